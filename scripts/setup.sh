@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Installs everything manyranks builds and runs with: system packages, a .venv, LibTorch.
+# Idempotent: when nothing changed it returns in under 2 s and touches no network.
+#
+#   ./scripts/setup.sh              flavour by what is found: CUDA where there is a toolkit, else CPU
+#   ./scripts/setup.sh --cpu        CPU-only LibTorch (about 0.6 GB to download, no CUDA toolkit needed)
+#   ./scripts/setup.sh --cuda       CUDA LibTorch (about 3 GB to download, needs a toolkit)
+#   ./scripts/setup.sh --rivals     also what the Python rivals need (import torch, torchvision)
+#   MANYRANKS_LIBTORCH=DIR ./scripts/setup.sh     take this LibTorch instead of the wheel
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+supported_torch="2.14.0 2.14.1"   # what we build against; others are refused
+flavour=auto
+rivals=no
+say()  { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
+fail() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
+
+for argument in "$@"; do
+  case "$argument" in
+    --cpu)    flavour=cpu ;;
+    --cuda)   flavour=cuda ;;
+    --rivals) rivals=yes ;;
+    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) printf '[setup] unknown flag %s; see %s --help\n' "$argument" "$0" >&2; exit 64 ;;
+  esac
+done
+
+find_nvcc() { command -v nvcc || { [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] && echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; } || true; }
+if [ "$flavour" = auto ]; then
+  if [ -n "$(find_nvcc)" ]; then flavour=cuda; else flavour=cpu; fi
+fi
+if [ "$flavour" = cuda ] && [ -z "$(find_nvcc)" ]; then
+  fail "--cuda needs a CUDA toolkit and none was found (no nvcc on PATH, none in CUDA_HOME). Install CUDA 13.0, or use --cpu."
+fi
+# Rivals that were once asked for stay: a plain setup.sh afterwards must not undo them.
+[ -e .venv/.rivals ] && rivals=yes
+
+check_given_libtorch() {  # MANYRANKS_LIBTORCH: must be a LibTorch that we build against
+  [ -d "$MANYRANKS_LIBTORCH/include/torch" ] || [ -d "$MANYRANKS_LIBTORCH/include/ATen" ] ||
+    fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH has no include/torch: give the folder that holds include/ and lib/."
+  local header="$MANYRANKS_LIBTORCH/include/torch/headeronly/version.h" version
+  [ -e "$header" ] || header="$MANYRANKS_LIBTORCH/include/torch/version.h"
+  version=$(sed -n 's/^#define TORCH_VERSION "\([0-9.]*\).*/\1/p' "$header" 2>/dev/null | head -n 1)
+  if [ -z "$version" ] && [ -e "$MANYRANKS_LIBTORCH/build-version" ]; then version=$(cut -d+ -f1 "$MANYRANKS_LIBTORCH/build-version"); fi
+  for known in $supported_torch; do [ "$version" = "$known" ] && return 0; done
+  fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH is LibTorch '${version:-unknown}'. manyranks builds against: $supported_torch."
+}
+if [ -n "${MANYRANKS_LIBTORCH:-}" ]; then check_given_libtorch; flavour="$flavour:$MANYRANKS_LIBTORCH"; fi
+
+# The stamp is a digest of all that decides what is installed.
+wanted=$(cat scripts/setup.sh scripts/requirements*.txt scripts/packages-debian.txt <(echo "$flavour $rivals") | sha256sum | cut -d' ' -f1)
+if [ "$(cat .venv/.stamp 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/cmake ] && command -v mpicxx >/dev/null; then
+  say "up to date (flavour $flavour, rivals $rivals)"
+  exit 0
+fi
+
+missing_packages() {
+  grep -v '^#' scripts/packages-debian.txt | while read -r package; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || printf '%s ' "$package"
+  done
+}
+install_packages() {
+  if ! command -v apt-get >/dev/null; then
+    command -v mpicxx >/dev/null && command -v g++ >/dev/null && return 0   # not Debian: trust what is there
+    fail "this is not Debian or Ubuntu, and mpicxx or g++ is missing. Load them with your cluster's modules
+         (module load gcc openmpi), or without root:
+         conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark ccache
+         conda activate manyranks, then run this again."
+  fi
+  local missing; missing=$(missing_packages)
+  [ -z "$missing" ] && return 0
+  local as_root=""
+  if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then as_root=sudo; else
+      fail "missing system packages, and no root here. Hand this to an administrator:
+           apt-get update && apt-get install -y $missing
+         or, without root: module load gcc openmpi (if your cluster has modules), or
+           conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark ccache
+           conda activate manyranks, then run this again."
+    fi
+  fi
+  say "system packages: $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  $as_root apt-get update -qq || fail "apt-get update failed: check the network and the sources of apt, then run this again."
+  # shellcheck disable=SC2086
+  $as_root apt-get install -y -qq --no-install-recommends $missing >/tmp/manyranks-apt.$$ 2>&1 ||
+    { tail -n 20 /tmp/manyranks-apt.$$ >&2; fail "apt-get install failed (above: its last lines). Mend that, then run this again."; }
+  rm -f /tmp/manyranks-apt.$$
+}
+install_packages
+
+make_venv() {
+  [ -x .venv/bin/python ] && .venv/bin/python -c 'import pip' 2>/dev/null && return 0
+  say "making .venv"
+  local python
+  for python in "${MANYRANKS_PYTHON:-}" /usr/bin/python3 python3; do
+    [ -n "$python" ] || continue
+    "$python" -c 'import sys, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
+    "$python" -m venv .venv && return 0
+  done
+  fail "no Python 3.10 to 3.14 with ensurepip found. Install python3-venv, or set MANYRANKS_PYTHON to a Python that has it."
+}
+make_venv
+
+pip_install() {  # pip with its progress bar on a terminal, and one clear line when it fails
+  .venv/bin/python -m pip install --disable-pip-version-check --quiet "$@" ||
+    fail "pip install $* failed. Is the package index reachable? On an air-gapped machine: pip download -d wheels -r scripts/requirements*.txt
+         on one with a network, copy wheels/ here, and set PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels."
+}
+say "build tools and plotting"
+pip_install -r scripts/requirements.txt
+
+case "$flavour" in
+  *:*)  say "LibTorch: $MANYRANKS_LIBTORCH, as asked" ;;
+  cpu)  say "LibTorch, CPU-only (about 0.6 GB)";  pip_install --no-deps -r scripts/requirements-cpu.txt ;;
+  cuda) say "LibTorch with CUDA (about 3 GB)";    pip_install -r scripts/requirements-cuda.txt ;;
+esac
+if [ "$rivals" = yes ]; then
+  say "the Python rivals"
+  pip_install -r scripts/requirements-rivals.txt
+  touch .venv/.rivals
+fi
+echo "$wanted" > .venv/.stamp
+say "done (flavour $flavour, rivals $rivals)"

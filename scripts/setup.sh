@@ -39,12 +39,13 @@ fi
 check_given_libtorch() {  # MANYRANKS_LIBTORCH: must be a LibTorch that we build against
   [ -d "$MANYRANKS_LIBTORCH/include/torch" ] || [ -d "$MANYRANKS_LIBTORCH/include/ATen" ] ||
     fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH has no include/torch: give the folder that holds include/ and lib/."
-  local header="$MANYRANKS_LIBTORCH/include/torch/headeronly/version.h" version
-  [ -e "$header" ] || header="$MANYRANKS_LIBTORCH/include/torch/version.h"
-  version=$(sed -n 's/^#define TORCH_VERSION "\([0-9.]*\).*/\1/p' "$header" 2>/dev/null | head -n 1)
-  if [ -z "$version" ] && [ -e "$MANYRANKS_LIBTORCH/build-version" ]; then version=$(cut -d+ -f1 "$MANYRANKS_LIBTORCH/build-version"); fi
+  local header="$MANYRANKS_LIBTORCH/include/torch/headeronly/version.h" version="" part
+  for part in MAJOR MINOR PATCH; do
+    version="$version.$(sed -n "s/^#define TORCH_VERSION_$part \([0-9]*\)/\1/p" "$header" 2>/dev/null)"
+  done
+  version=${version#.}
   for known in $supported_torch; do [ "$version" = "$known" ] && return 0; done
-  fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH is LibTorch '${version:-unknown}'. manyranks builds against: $supported_torch."
+  fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH is LibTorch '$version'. manyranks builds against: $supported_torch."
 }
 if [ -n "${MANYRANKS_LIBTORCH:-}" ]; then check_given_libtorch; flavour="$flavour:$MANYRANKS_LIBTORCH"; fi
 

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <map>
+#include <string>
 #include <thread>
 
 struct GlooLink {
@@ -26,18 +28,26 @@ struct GlooRequest {
 
 namespace {
 
-// Gloo writes once and then reads everybody's: one all_gather does it.
-class OneRound : public gloo::rendezvous::Store {
+// Every rank writes equally many keys, in the same order, before it reads those of the others: each write is an all_gather.
+class GatheredStore : public gloo::rendezvous::Store {
  public:
-  OneRound(int size, GlooAllGather all_gather, void* context) : values_(size), all_gather_(all_gather), context_(context) {}
-  void set(const std::string&, const std::vector<char>& data) override {
-    all_gather_(context_, data.data(), data.size(), [](void* self, int rank, const char* value, size_t bytes) { static_cast<OneRound*>(self)->values_[rank].assign(value, value + bytes); }, this);
+  GatheredStore(GlooAllGather all_gather, void* context) : all_gather_(all_gather), context_(context) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    std::string entry = key + '\0';
+    entry.append(data.begin(), data.end());
+    all_gather_(context_, entry.data(), entry.size(), [](void* self, int, const char* text, size_t bytes) { static_cast<GatheredStore*>(self)->add(std::string(text, bytes)); }, this);
   }
-  std::vector<char> get(const std::string& key) override { return values_.at(std::stoi(key)); }
-  void wait(const std::vector<std::string>&) override {}
+  std::vector<char> get(const std::string& key) override { return values_.at(key); }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const auto& key : keys) values_.at(key);
+  }
 
  private:
-  std::vector<std::vector<char>> values_;
+  void add(const std::string& entry) {
+    const size_t end = entry.find('\0');
+    values_[entry.substr(0, end)] = std::vector<char>(entry.begin() + static_cast<long>(end) + 1, entry.end());
+  }
+  std::map<std::string, std::vector<char>> values_;
   GlooAllGather all_gather_;
   void* context_;
 };
@@ -57,7 +67,7 @@ GlooLink* connect(int rank, int size, const char* address, int64_t timeout_ms, G
     link->device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address));
     link->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     link->context->setTimeout(link->timeout);
-    OneRound store(size, all_gather, context);
+    GatheredStore store(all_gather, context);
     link->context->connectFullMesh(store, link->device);
     return link.release();
   } catch (const std::exception& trouble) {

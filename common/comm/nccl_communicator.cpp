@@ -1,5 +1,6 @@
 #include "comm/nccl_communicator.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 #include "comm/doorbell.hpp"  // Clock
@@ -75,7 +76,8 @@ NcclCommunicator::~NcclCommunicator() {
   if (watchdog_.joinable()) watchdog_.join();
   if (!aborted_) {
     // Only a communicator with nothing under way can be destroyed without its peers; any other is aborted.
-    if (flights_.empty()) api_->destroy(comm_);
+    const bool idle = std::all_of(flights_.begin(), flights_.end(), [&](const auto& flight) { return api_->reached(flight->event); });
+    if (idle) api_->destroy(comm_);
     else api_->abort(comm_);
   }
   flights_.clear();

@@ -32,11 +32,11 @@ void check_drawn(Make make) {
   EXPECT_NE(read(make(Split::test, 1), 3), third) << "training and test samples are the same";
 
   std::array<int, 10> count{};
-  std::set<Bytes> seen;
+  std::set<std::string> seen;
   for (std::int64_t i = 0; i < 2000; ++i) {
     const Bytes sample = read(data, i);
     ++count[sample.back()];
-    seen.insert(sample);
+    seen.insert(std::string(sample.begin(), sample.end()));
     const int brightest = *std::max_element(sample.begin(), sample.end() - 1), darkest = *std::min_element(sample.begin(), sample.end() - 1);
     ASSERT_GT(brightest - darkest, 30) << "sample " << i << " shows nothing";
   }

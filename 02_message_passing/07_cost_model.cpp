@@ -61,22 +61,18 @@ double time_call(Communicator& world, const Some& some, int64_t bytes, int64_t s
   return slowest.median().item<double>();
 }
 
-// All members pass `bytes` to the right at once, as a ring and a butterfly do.
-std::vector<Point> measure_exchange(Communicator& world, Some& some, const std::vector<int64_t>& sizes, int64_t samples) {
+// One step of a ring or a butterfly: all members pass `bytes` on at once. What is sent was written by this core just before, as in the
+// algorithms: by the addition, or by the receive before. (Sending an untouched buffer again and again would flatter the machine.)
+std::vector<Point> measure_step(Communicator& world, Some& some, bool adding, const std::vector<int64_t>& sizes, int64_t samples) {
   std::vector<Point> points;
   for (const int64_t bytes : sizes) {
-    std::vector<std::byte> out(bytes), in(bytes);
-    const auto call = [&] { some.net->send_recv((some.net->rank() + 1) % some.net->size(), out.data(), bytes, (some.net->rank() + some.net->size() - 1) % some.net->size(), in.data(), bytes); };
-    points.push_back({static_cast<double>(bytes), time_call(world, some, bytes, samples, call)});
-  }
-  return points;
-}
-
-std::vector<Point> measure_add(Communicator& world, Some& some, const std::vector<int64_t>& sizes, int64_t samples) {
-  std::vector<Point> points;
-  for (const int64_t bytes : sizes) {
-    std::vector<float> to(bytes / 4, 1.0f), from(bytes / 4, 0.0f);
-    const auto call = [&] { reduce_into(to.data(), from.data(), to.size(), Dtype::float32, ReduceOp::sum); };
+    std::vector<float> data(bytes / 4, 0.0f), arrived(bytes / 4, 0.0f);
+    const auto call = [&] {
+      const int rank = some.net->rank(), size = some.net->size();
+      some.net->send_recv((rank + 1) % size, data.data(), bytes, (rank + size - 1) % size, arrived.data(), bytes);
+      if (adding) reduce_into(data.data(), arrived.data(), data.size(), Dtype::float32, ReduceOp::sum);
+      else std::swap(data, arrived);
+    };
     points.push_back({static_cast<double>(bytes), time_call(world, some, bytes, samples, call)});
   }
   return points;
@@ -112,16 +108,16 @@ int main(int argc, char** argv) {
     // 3. Fit on two ranks: sizes 16 B, 64 B, 256 B, ... If ranks must share cores, three ranks tell how much that costs.
     const auto fitted = every_fourth_power(16, largest);
     Some two(mpi, 2);
-    CostModel model{PiecewiseLine(measure_exchange(world, two, fitted, samples)), PiecewiseLine(measure_add(world, two, fitted, samples))};
+    CostModel model{PiecewiseLine(measure_step(world, two, false, fitted, samples)), PiecewiseLine(measure_step(world, two, true, fitted, samples))};
     model.cores = std::min<double>(std::thread::hardware_concurrency(), mpi.size);
     if (mpi.size > 3 && mpi.size > model.cores) {
       Some three(mpi, 3);
       std::vector<double> ratios;
-      for (const Point& point : measure_exchange(world, three, fitted, samples)) ratios.push_back(point.seconds / model.exchange(point.bytes));
+      for (const Point& point : measure_step(world, three, true, fitted, samples)) ratios.push_back(point.seconds / model.add(point.bytes));
       model.contention_slope = std::max(0.0, (median(ratios) - 1) / (3 / model.cores - 1));
     }
     if (process.is_root()) {
-      fmt::print("exchange  {}\nadd       {}\n", model.exchange.text(), model.add.text());
+      fmt::print("pass on   {}\npass, add {}\n", model.pass.text(), model.add.text());
       fmt::print("cores     {:g} for {} ranks: everything takes {:.2f}x as long\n\n", model.cores, mpi.size, model.contention(mpi.size));
     }
 

@@ -77,19 +77,19 @@ std::string PiecewiseLine::text() const {
 
 double CostModel::ring(double n, int p) const {
   if (p == 1) return 0;
-  return contention(p) * (2 * (p - 1) * exchange(n / p) + (p - 1) * add(n / p));
+  return contention(p) * (p - 1) * (add(n / p) + pass(n / p));
 }
 
 double CostModel::recursive_doubling(double n, int p) const {
   const int players = static_cast<int>(std::bit_floor(static_cast<unsigned>(p))), rounds = std::countr_zero(static_cast<unsigned>(players));
-  const double fold = players == p ? 0 : 2 * exchange(n) + add(n);
-  return contention(p) * (rounds * (exchange(n) + add(n)) + fold);
+  const double fold = players == p ? 0 : add(n) + pass(n);
+  return contention(p) * (rounds * add(n) + fold);
 }
 
 double CostModel::rabenseifner(double n, int p) const {
   const int players = static_cast<int>(std::bit_floor(static_cast<unsigned>(p)));
-  double total = players == p ? 0 : 2 * exchange(n) + add(n);
-  for (int parts = 2; parts <= players; parts *= 2) total += 2 * exchange(n / parts) + add(n / parts);
+  double total = players == p ? 0 : add(n) + pass(n);
+  for (int parts = 2; parts <= players; parts *= 2) total += add(n / parts) + pass(n / parts);
   return contention(p) * total;
 }
 

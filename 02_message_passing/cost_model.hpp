@@ -26,16 +26,16 @@ class PiecewiseLine {
   std::vector<Piece> pieces_;
 };
 
-// exchange(n): all ranks send n bytes to a neighbour and receive as many, at once. add(n): adding n bytes to n bytes.
-// contention: how much longer both take when p ranks share fewer cores: 1 + slope * (p/cores - 1).
+// The two kinds of steps that algorithms consist of, all ranks at once: pass(n) sends n bytes and receives as many; add(n) also adds
+// them to one's own. contention: how much longer both take when p ranks share fewer cores: 1 + slope * (p/cores - 1).
 struct CostModel {
-  PiecewiseLine exchange, add;
+  PiecewiseLine pass, add;
   double cores = 1, contention_slope = 0;
   double contention(int ranks) const { return 1 + contention_slope * std::max(0.0, ranks / cores - 1); }
 
-  double ring(double n, int p) const;                // 2(p-1) exchanges of n/p, p-1 additions of n/p
-  double recursive_doubling(double n, int p) const;  // log2 p exchanges and additions of n (+ folding)
-  double rabenseifner(double n, int p) const;        // exchanges and additions of n/2, n/4, ... and back
+  double ring(double n, int p) const;                // p-1 steps of each kind, of n/p
+  double recursive_doubling(double n, int p) const;  // log2 p adding steps of n (+ folding)
+  double rabenseifner(double n, int p) const;        // adding steps of n/2, n/4, ..., and passing ones back
 };
 
 }  // namespace manyranks

@@ -10,8 +10,9 @@
 namespace manyranks {
 namespace {
 
-std::shared_ptr<Message> make_message(bool sending, int peer, int tag, void* data, size_t count, Dtype dtype) {
+std::shared_ptr<Message> make_message(bool sending, int peer, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
   auto message = std::make_shared<Message>();
+  message->keep_alive = std::move(keep_alive);
   message->sending = sending;
   message->peer = peer;
   message->tag = tag;
@@ -23,8 +24,8 @@ std::shared_ptr<Message> make_message(bool sending, int peer, int tag, void* dat
 
 }  // namespace
 
-std::shared_ptr<Message> MatchingMailbox::send(int to, int tag, const void* data, size_t count, Dtype dtype) {
-  auto message = make_message(true, to, tag, const_cast<void*>(data), count, dtype);
+std::shared_ptr<Message> MatchingMailbox::send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
+  auto message = make_message(true, to, tag, const_cast<void*>(data), count, dtype, std::move(keep_alive));
   if (to != rank_) bytes_sent_.fetch_add(static_cast<int64_t>(message->bytes), std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   peers_[to].sends.push_back(message);
@@ -32,8 +33,8 @@ std::shared_ptr<Message> MatchingMailbox::send(int to, int tag, const void* data
   return message;
 }
 
-std::shared_ptr<Message> MatchingMailbox::recv(int from, int tag, void* data, size_t count, Dtype dtype) {
-  auto message = make_message(false, from, tag, data, count, dtype);
+std::shared_ptr<Message> MatchingMailbox::recv(int from, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
+  auto message = make_message(false, from, tag, data, count, dtype, std::move(keep_alive));
   std::lock_guard lock(mutex_);
   Peer& peer = peers_[from];
   for (auto& stray : peer.strays) {

@@ -14,8 +14,8 @@ namespace manyranks {
 class MatchingMailbox : public Mailbox {
  public:
   MatchingMailbox(int rank, int ranks, double timeout_s) : rank_(rank), timeout_s_(timeout_s), peers_(ranks) {}
-  std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype) override;
-  std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype) override;
+  std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) override;
+  std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) override;
 
   bool advance();  // true if something moved
   bool idle();

@@ -8,14 +8,14 @@ WireMailbox::WireMailbox(std::shared_ptr<Wire> wire, int channel, std::vector<in
     : MatchingMailbox(rank, static_cast<int>(world_ranks.size()), timeout_s), wire_(std::move(wire)), channel_(channel), world_ranks_(std::move(world_ranks)), host_(host),
       local_(std::move(local)), flights_(world_ranks_.size()) {}
 
-std::shared_ptr<Message> WireMailbox::send(int to, int tag, const void* data, size_t count, Dtype dtype) {
-  if (local_[to] >= 0) return host_.send(local_[to], tag, data, count, dtype);
-  return MatchingMailbox::send(to, tag, data, count, dtype);
+std::shared_ptr<Message> WireMailbox::send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
+  if (local_[to] >= 0) return host_.send(local_[to], tag, data, count, dtype, std::move(keep_alive));
+  return MatchingMailbox::send(to, tag, data, count, dtype, std::move(keep_alive));
 }
 
-std::shared_ptr<Message> WireMailbox::recv(int from, int tag, void* data, size_t count, Dtype dtype) {
-  if (local_[from] >= 0) return host_.recv(local_[from], tag, data, count, dtype);
-  return MatchingMailbox::recv(from, tag, data, count, dtype);
+std::shared_ptr<Message> WireMailbox::recv(int from, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
+  if (local_[from] >= 0) return host_.recv(local_[from], tag, data, count, dtype, std::move(keep_alive));
+  return MatchingMailbox::recv(from, tag, data, count, dtype, std::move(keep_alive));
 }
 
 bool WireMailbox::push(int to) {

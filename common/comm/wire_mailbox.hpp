@@ -15,8 +15,8 @@ class WireMailbox : public MatchingMailbox {
   // local[i]: rank i's number in `host`, or -1 if it is on another host.
   WireMailbox(std::shared_ptr<Wire> wire, int channel, std::vector<int> world_ranks, int rank, double timeout_s, MatchingMailbox& host, std::vector<int> local);
 
-  std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype) override;
-  std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype) override;
+  std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) override;
+  std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) override;
   void wait(Message& message) override;
   void drain(const std::atomic<bool>& stop) override;
 

@@ -29,19 +29,32 @@ TEST_P(Threads, ManyCallsOfAllKindsInARow) {
     const int p = group.size(), me = group.rank();
     for (const size_t count : {size_t{1}, size_t{100}, size_t{5000}, size_t{200'000}}) {
       for (int round = 0; round < 3; ++round) {
-        std::vector<int32_t> data(count, me + 1), all(count * p), one(count);
-        group.all_reduce(data.data(), data.data(), count, Dtype::int32, ReduceOp::sum);
-        ASSERT_EQ(data.front(), p * (p + 1) / 2);
-        ASSERT_EQ(data.back(), p * (p + 1) / 2);
-        std::vector<int32_t> mine(count, me);
+        const auto value = [&](int rank, size_t i) { return static_cast<int32_t>(i % 1000 + rank * 1000 + round); };
+        std::vector<int32_t> mine(count), data(count), all(count * p), sum(count), one(count);
+        for (size_t i = 0; i < count; ++i) {
+          mine[i] = value(me, i);
+          for (int r = 0; r < p; ++r) sum[i] += value(r, i);
+        }
+        group.all_reduce(data.data(), mine.data(), count, Dtype::int32, ReduceOp::sum);
+        ASSERT_EQ(data, sum);
+        group.reduce(one.data(), mine.data(), count, Dtype::int32, ReduceOp::sum, p - 1);
+        ASSERT_TRUE(me != p - 1 || one == sum);
         group.exchange(Operation::all_gather, all.data(), mine.data(), count, Dtype::int32, 0);
-        for (int r = 0; r < p; ++r) ASSERT_EQ(all[r * count + count / 2], r);
-        group.reduce_scatter(one.data(), all.data(), count, Dtype::int32, ReduceOp::sum);
-        ASSERT_EQ(one.back(), me * p);
+        for (int r = 0; r < p; ++r)
+          for (size_t i = 0; i < count; ++i) ASSERT_EQ(all[r * count + i], value(r, i));
+        group.all_reduce(mine.data(), mine.data(), count, Dtype::int32, ReduceOp::sum);
+        ASSERT_EQ(mine, sum);
+        group.reduce_scatter(one.data(), all.data(), count, Dtype::int32, ReduceOp::sum);  // all ranks have the same `all`
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(one[i], value(me, i) * p);
+        for (size_t i = 0; i < count; ++i) mine[i] = value(me, i);
         group.exchange(Operation::broadcast, mine.data(), mine.data(), count, Dtype::int32, p - 1);
-        ASSERT_EQ(mine.back(), p - 1);
-        group.exchange(Operation::all_to_all, all.data(), std::vector<int32_t>(count * p, me).data(), count, Dtype::int32, 0);
-        for (int r = 0; r < p; ++r) ASSERT_EQ(all[r * count], r);
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(mine[i], value(p - 1, i));
+        std::vector<int32_t> parts(count * p);
+        for (int r = 0; r < p; ++r)
+          for (size_t i = 0; i < count; ++i) parts[r * count + i] = value(me * p + r, i);
+        group.exchange(Operation::all_to_all, all.data(), parts.data(), count, Dtype::int32, 0);
+        for (int r = 0; r < p; ++r)
+          for (size_t i = 0; i < count; ++i) ASSERT_EQ(all[r * count + i], value(r * p + me, i));
         group.meet(Call{Operation::barrier});
       }
     }

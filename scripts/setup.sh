@@ -27,13 +27,14 @@ for argument in "$@"; do
 done
 
 find_nvcc() { command -v nvcc || { [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] && echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; } || true; }
+# What was once chosen stays (flavour, rivals): tour.sh and test.sh call this without flags.
+if [ "$flavour" = auto ] && [ -e .venv/.flavour ]; then flavour=$(cat .venv/.flavour); fi
 if [ "$flavour" = auto ]; then
   if [ -n "$(find_nvcc)" ]; then flavour=cuda; else flavour=cpu; fi
 fi
 if [ "$flavour" = cuda ] && [ -z "$(find_nvcc)" ]; then
   fail "--cuda needs a CUDA toolkit and none was found (no nvcc on PATH, none in CUDA_HOME). Install CUDA 13.0, or use --cpu."
 fi
-# Rivals that were once asked for stay: a plain setup.sh afterwards must not undo them.
 [ -e .venv/.rivals ] && rivals=yes
 
 check_given_libtorch() {  # MANYRANKS_LIBTORCH: must be a LibTorch that we build against
@@ -47,12 +48,13 @@ check_given_libtorch() {  # MANYRANKS_LIBTORCH: must be a LibTorch that we build
   for known in $supported_torch; do [ "$version" = "$known" ] && return 0; done
   fail "MANYRANKS_LIBTORCH=$MANYRANKS_LIBTORCH is LibTorch '$version'. manyranks builds against: $supported_torch."
 }
-if [ -n "${MANYRANKS_LIBTORCH:-}" ]; then check_given_libtorch; flavour="$flavour:$MANYRANKS_LIBTORCH"; fi
+libtorch=$flavour
+if [ -n "${MANYRANKS_LIBTORCH:-}" ]; then check_given_libtorch; libtorch=$MANYRANKS_LIBTORCH; fi
 
 # The stamp is a digest of all that decides what is installed.
-wanted=$(cat scripts/setup.sh scripts/requirements*.txt scripts/packages-debian.txt <(echo "$flavour $rivals") | sha256sum | cut -d' ' -f1)
+wanted=$(cat scripts/setup.sh scripts/requirements*.txt scripts/packages-debian.txt <(echo "$libtorch $rivals") | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.stamp 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/cmake ] && command -v mpicxx >/dev/null; then
-  say "up to date (flavour $flavour, rivals $rivals)"
+  say "up to date (LibTorch: $libtorch, rivals: $rivals)"
   exit 0
 fi
 
@@ -104,23 +106,26 @@ make_venv() {
 }
 make_venv
 
-pip_install() {  # pip with its progress bar on a terminal, and one clear line when it fails
-  .venv/bin/python -m pip install --disable-pip-version-check --quiet "$@" ||
+pip_install() {  # pip's progress bars on a terminal, silence in a log, and one clear line when it fails
+  local quiet=--quiet; [ -t 1 ] && quiet=
+  # shellcheck disable=SC2086
+  .venv/bin/python -m pip install --disable-pip-version-check $quiet "$@" ||
     fail "pip install $* failed. Is the package index reachable? On an air-gapped machine: pip download -d wheels -r scripts/requirements*.txt
          on one with a network, copy wheels/ here, and set PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels."
 }
 say "build tools and plotting"
 pip_install -r scripts/requirements.txt
 
-case "$flavour" in
-  *:*)  say "LibTorch: $MANYRANKS_LIBTORCH, as asked" ;;
+case "$libtorch" in
   cpu)  say "LibTorch, CPU-only (about 0.6 GB)";  pip_install --no-deps -r scripts/requirements-cpu.txt ;;
   cuda) say "LibTorch with CUDA (about 3 GB)";    pip_install -r scripts/requirements-cuda.txt ;;
+  *)    say "LibTorch: $MANYRANKS_LIBTORCH, as asked" ;;
 esac
 if [ "$rivals" = yes ]; then
   say "the Python rivals"
   pip_install -r scripts/requirements-rivals.txt
   touch .venv/.rivals
 fi
+echo "$flavour" > .venv/.flavour
 echo "$wanted" > .venv/.stamp
-say "done (flavour $flavour, rivals $rivals)"
+say "done (LibTorch: $libtorch, rivals: $rivals)"

@@ -1,0 +1,23 @@
+# Run at build time: writes OUTPUT with the commit of SOURCE, only if it changed, so that nothing is rebuilt for nothing.
+set(commit unknown)
+set(dirty false)
+find_program(GIT git)
+if(GIT AND EXISTS "${SOURCE}/.git")
+  # .git of a mounted folder may belong to another user: git then refuses, and "unknown" is the truth.
+  execute_process(COMMAND "${GIT}" -C "${SOURCE}" rev-parse --short=12 HEAD
+                  OUTPUT_VARIABLE found RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT failed)
+    set(commit "${found}")
+    execute_process(COMMAND "${GIT}" -C "${SOURCE}" status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)
+    if(changes)
+      set(dirty true)
+    endif()
+  endif()
+endif()
+set(text "#include \"measure/provenance.hpp\"\n\nnamespace manyranks {\n\nstd::string build_commit() { return \"${commit}\"; }\nbool build_dirty() { return ${dirty}; }\n\n}  // namespace manyranks\n")
+if(EXISTS "${OUTPUT}")
+  file(READ "${OUTPUT}" before)
+endif()
+if(NOT "${before}" STREQUAL "${text}")
+  file(WRITE "${OUTPUT}" "${text}")
+endif()

@@ -1,5 +1,6 @@
 """Test data in the format of the result files. Nothing here was measured: host and commit say so, and files are temporary."""
 import csv
+import json
 import pathlib
 import sys
 
@@ -114,6 +115,16 @@ def strategies(ranks=4):
     return made
 
 
+def memory():
+    """Bytes per rank of a model with a million parameters, by the formulas for fp32 Adam, and a little above."""
+    made = []
+    for n in (2, 4):
+        for variant, each in (("overlapped", 16), ("zero1", 8 + 8 / n), ("zero2", 4 + 12 / n), ("zero3", 16 / n)):
+            made += [row(lesson="bench_memory", variant=variant, workload="gpt", ranks=n, oversubscribed=str(n > 2).lower(), peak_bytes=int(each * 1e6 * 1.03),
+                         predicted=each * 1e6, measured=each * 1e6 * 1.03, unit="bytes", repeat=repeat) for repeat in (1, 2, 3)]
+    return made
+
+
 def everything(folder):
     """A folder with one file for each family of plots."""
     folder = pathlib.Path(folder)
@@ -121,7 +132,7 @@ def everything(folder):
     write(folder / "ch02_bench_collectives.csv", bandwidth() + bandwidth(4, oversubscribed="true"))
     write(folder / "ch02_cost_model.csv", predictions())
     write(folder / "ch03_bench_scaling.csv", scaling() + scaling("weak") + scaling(workload="vgg11", serial=0.25))
-    write(folder / "ch03_strategies.csv", strategies())
+    write(folder / "ch03_strategies.csv", strategies() + memory())
     write(folder / "ch05_precision.csv", precision())
     write(folder / "ch06_bench_bubble.csv", bubbles())
     return folder
@@ -136,3 +147,23 @@ def everything_small(program, ranks):
     if program == "bench_bubble":
         return [entry for entry in bubbles()[::3] if entry["ranks"] == ranks]
     return scaling(ranks=(ranks,))[::3]
+
+
+def trace(path, stages=3, microbatches=4):
+    """A GPipe timeline as the programs' --trace writes it."""
+    events = []
+    for stage in range(stages):
+        events.append({"ph": "M", "pid": stage, "tid": 0, "name": "process_name", "args": {"name": f"rank {stage} (test-data)"}})
+        events.append({"ph": "M", "pid": stage, "tid": 0, "name": "thread_name", "args": {"name": "compute"}})
+        for m in range(microbatches):
+            events.append({"ph": "X", "pid": stage, "tid": 0, "name": f"forward {m}", "ts": 1000.0 * (stage + m), "dur": 950.0})
+            events.append({"ph": "X", "pid": stage, "tid": 0, "name": f"backward {m}", "ts": 1000.0 * (stages + microbatches - 1 + 2 * (stages - 1 - stage + m)), "dur": 1900.0})
+    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    return path
+
+
+def monitor(path):
+    lines = ["time_s,cpu_percent,process_percent,process_bytes,gpu_percent,gpu_bytes,gpu_watts"]
+    lines += [f"{0.5 * i},{60 + 30 * (i % 5) / 5 if i else ''},{110 + 40 * (i % 3) / 3 if i else ''},{1e8 + i},,," for i in range(40)]
+    path.write_text("\n".join(lines) + "\n")
+    return path

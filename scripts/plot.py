@@ -49,7 +49,7 @@ def draw_all(rows, out, families=None, allow_mixed=False, formats=("png", "svg",
     return made, wrong
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", nargs="*", type=pathlib.Path, help="result files, or folders of them (default: results/)")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "results" / "plots")
@@ -58,7 +58,7 @@ def main():
     parser.add_argument("--allow-mixed", action="store_true", help="let one figure show several commits or machines")
     parser.add_argument("--trace", type=pathlib.Path, action="append", default=[], help="draw the Gantt chart of a trace")
     parser.add_argument("--monitor", type=pathlib.Path, action="append", default=[], help="draw utilisation over time")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(words)
     only = chosen.only.split(",") if chosen.only else None
     unknown = set(only or []) - set(figures.FAMILIES)
     formats = chosen.formats.split(",")

@@ -96,7 +96,7 @@ def draw(rows, words):
     what = f"{title}{batch}, {first['threads']} thread(s) per rank: time per step (slowest rank), speed-up and efficiency."
     named = f"{base_label} on {base_ranks} rank{'s' if base_ranks > 1 else ''}, {base_s * factor:.4g} {unit} per step"
     return style.Figure(style.slug(scaling, "scaling", workload, *words), title, what, rows, panels, figure, baseline=named, relative=True,
-                        modelled="Dotted: ideal, from the baseline")
+                        baseline_oversubscribed=series[base_label][0][2], modelled="Dotted: ideal, from the baseline")
 
 
 def step_groups(rows):

@@ -48,7 +48,7 @@ class Figure:
     baseline: str = ""   # for speed-ups: what they are against
     relative: bool = False
     modelled: str = ""   # lines that come from a formula, not from a run
-    marks_oversubscribed: bool = True
+    baseline_oversubscribed: bool = False
 
     def description(self):
         """Machine-readable, for tests and for readers of the JSON beside the picture."""

@@ -43,7 +43,8 @@ def draw_ladder(rows):
     panel.repeats["rungs"] = [point.n for _, point in rungs]
     what = f"{title}: throughput, each rung keeping the changes of those above it; hatched where a rung lost."
     return style.Figure(style.slug("ladder", first["workload"], first["device"]), title, what, rows, [panel], figure,
-                        baseline=f"{rungs[0][0]}, {base:.3g} {first['rate_unit']}", relative=True)
+                        baseline=f"{rungs[0][0]}, {base:.3g} {first['rate_unit']}", relative=True,
+                        baseline_oversubscribed=any(row["oversubscribed"] for row in rows if row["variant"] == rungs[0][0]))
 
 
 def precision_groups(rows):
@@ -77,6 +78,6 @@ def draw_precision(rows):
     ax.set(xlabel=panel.x_label, ylabel="loss")
     title = f"Loss by precision, {first['workload'] or first['lesson']}"
     ax.set_title(title, fontsize=10)
-    style.legend_below(figure, handles)
+    style.legend_below(figure, [*handles, *([style.hollow_handle()] if any(row["oversubscribed"] for row in rows) else [])])
     return style.Figure(style.slug("precision", first["lesson"], first["workload"], f"np{first['ranks']}"), title,
                         f"{title}, {first['ranks']} rank{'s' if first['ranks'] > 1 else ''}.", rows, [panel], figure)

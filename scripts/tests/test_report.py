@@ -62,7 +62,7 @@ class Fits(Folder):
         self.assertIn("not fitted: 3 points are not oversubscribed, 4 are needed", fit.text())
 
     def test_oversubscribed_points_do_not_count(self):
-        (fit,) = self.scaling("strong", lambda n: 1 / n, ranks=(1, 2, 3, 4), cores=2)
+        (fit,) = self.scaling("strong", lambda n: 1 / n, ranks=(1, 2, 4, 8), cores=2)
         self.assertIn("2 points are not oversubscribed, 4 are needed (2 oversubscribed left out)", fit.text())
 
     def test_super_linear_times_are_not_fitted(self):

@@ -5,7 +5,7 @@
 include_guard(GLOBAL)
 
 set(MANYRANKS_FUZZ_SECONDS 30 CACHE STRING "How long each fuzzer runs in ctest")
-find_program(MANYRANKS_CLANGXX NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19)
+find_program(MANYRANKS_CLANGXX NAMES clang++-14 clang++ clang++-15 clang++-16 clang++-17 clang++-18 clang++-19)
 set(manyranks_fuzz_flags -std=c++20 -O1 -g1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined)
 
 if(MANYRANKS_CLANGXX AND NOT DEFINED MANYRANKS_HAVE_FUZZER)
@@ -24,7 +24,7 @@ function(add_fuzzer name)
   cmake_parse_arguments(PARSE_ARGV 1 t "" "CORPUS;MAX_LEN;MALLOC_MB" "SOURCES;LIBRARIES")
   if(NOT MANYRANKS_HAVE_FUZZER)
     add_test(NAME "fuzz.${name}" COMMAND sh -c
-      "echo 'skipped (fuzz): no clang++ with libFuzzer here; apt-get install clang libclang-rt-dev'; case \",$MANYRANKS_REQUIRE,\" in *,fuzz,*) exit 1;; esac; exit 77")
+      "echo 'skipped (fuzz): no clang++ with libFuzzer here; apt-get install clang-14 libclang-rt-14-dev'; case \",$MANYRANKS_REQUIRE,\" in *,fuzz,*) exit 1;; esac; exit 77")
     manyranks_test_properties("fuzz.${name}" LABELS fuzz)
     return()
   endif()

@@ -138,7 +138,7 @@ target_compile_definitions(manyranks_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_M
 add_library(manyranks_nccl INTERFACE)
 add_library(manyranks::nccl ALIAS manyranks_nccl)
 if(MANYRANKS_HAVE_CUDA)
-  target_include_directories(manyranks_nccl SYSTEM INTERFACE "${NCCL_INCLUDE}")
+  target_include_directories(manyranks_nccl SYSTEM BEFORE INTERFACE "${NCCL_INCLUDE}")
   target_link_libraries(manyranks_nccl INTERFACE "${NCCL_LIBRARY}" manyranks_cuda)
 endif()
 

@@ -1,6 +1,5 @@
 #include "doctor/collect.hpp"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <mpi.h>
 #include <netdb.h>
@@ -14,6 +13,7 @@
 #include <mpi-ext.h>
 #endif
 #ifdef MANYRANKS_HAVE_CUDA
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <cuda_runtime_api.h>
 #endif
 
@@ -22,6 +22,7 @@
 #include <fstream>
 #include <memory>
 
+#include "comm/segment.hpp"  // available_memory
 #include "launch/cpu_features.hpp"
 #include "launch/process.hpp"  // Process
 #include "measure/versions.hpp"
@@ -36,17 +37,6 @@ std::string first_word(const fs::path& path) {
   std::string word;
   file >> word;
   return word;
-}
-
-int64_t meminfo(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name, unit; file >> name;) {
-    int64_t kibibytes = 0;
-    file >> kibibytes;
-    std::getline(file, unit);
-    if (name == key + ":") return kibibytes * 1024;
-  }
-  return 0;
 }
 
 int64_t limit(int resource) {
@@ -88,7 +78,7 @@ std::vector<std::string> stale_segments() {
   std::vector<std::string> names;
   for_each_entry("/dev/shm", [&](const fs::path& path) {
     const std::string name = path.filename();
-    if (name.rfind("vader_segment", 0) == 0 || name.rfind("manyranks", 0) == 0) names.push_back(path);
+    if (name.rfind("vader_segment", 0) == 0) names.push_back(path);
   });
   if (names.empty()) return names;
   for_each_entry("/proc", [&](const fs::path& process) {
@@ -133,9 +123,10 @@ std::string mpi_cuda_aware() {
 
 #ifdef MANYRANKS_HAVE_CUDA
 void collect_cuda(NodeFacts& facts) {
-  facts.torch_cuda = cuda_version();  // CMake links the toolkit of LibTorch's own major version
+  const auto text = [](long code) { return std::to_string(code / 1000) + "." + std::to_string(code / 10 % 100); };
+  facts.torch_cuda = text(at::detail::getCUDAHooks().versionCUDART());  // that LibTorch was compiled with
   int code = 0;
-  if (cudaDriverGetVersion(&code) == cudaSuccess && code > 0) facts.driver_cuda = std::to_string(code / 1000) + "." + std::to_string(code / 10 % 100);
+  if (cudaDriverGetVersion(&code) == cudaSuccess && code > 0) facts.driver_cuda = text(code);
   const int count = static_cast<int>(torch::cuda::device_count());
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
@@ -199,8 +190,8 @@ NodeFacts collect(const Process& process) {
   facts.amx_usable = cpu.amx_usable;
   facts.onednn_max_isa = environment_variable("ONEDNN_MAX_CPU_ISA").value_or("");
 
-  facts.memory_available = meminfo("MemAvailable");
-  facts.memory_total = meminfo("MemTotal");
+  facts.memory_available = static_cast<int64_t>(available_memory());
+  facts.memory_total = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   struct statvfs shared {};
   if (statvfs("/dev/shm", &shared) == 0) {
     facts.shared_memory_size = static_cast<int64_t>(shared.f_blocks * shared.f_frsize);

@@ -44,7 +44,7 @@ TEST_F(Allocator, ScopesNestAndFreesGoToTheTagOfTheAllocation) {
   {
     const MemoryTag inner(Tag::optimizer);
     b = bytes(2 * KiB);
-    a = {};  // a gradient, though freed inside the scope of the optimizer
+    a.reset();  // a gradient, though freed inside the scope of the optimizer
   }
   c = bytes(4 * KiB);
   EXPECT_EQ(memory_.live_bytes(Tag::gradients) - gradients, 4 * KiB);
@@ -69,7 +69,7 @@ TEST_F(Allocator, FreesOnAnotherThread) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      for (int i = t; i < 64; i += 4) tensors[i] = {};
+      for (int i = t; i < 64; i += 4) tensors[i].reset();
       for (int i = 0; i < 100; ++i) bytes(KiB);
     });
   for (auto& thread : threads) thread.join();
@@ -177,7 +177,7 @@ TEST_F(Allocator, EmptyAndResizedTensors) {
   EXPECT_EQ(memory_.live_bytes(), before_);
   tensor.resize_({256});
   EXPECT_EQ(memory_.live_bytes(), before_ + 1024);
-  tensor = {};
+  tensor.reset();
   EXPECT_EQ(memory_.live_bytes(), before_);
 }
 

@@ -154,6 +154,12 @@ if(GLOO_INCLUDE AND GLOO_LIBRARY)
   set(MANYRANKS_HAVE_GLOO ON)
 endif()
 
+# --- small ones ---------------------------------------------------------------------------------------------------
+set(MANYRANKS_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")   # the scripts' interpreter
+if(NOT EXISTS "${MANYRANKS_PYTHON}")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(MANYRANKS_PYTHON "${Python3_EXECUTABLE}")
+endif()
 find_package(Threads REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)

@@ -15,6 +15,7 @@
 #include "comm/fabric.hpp"
 #include "comm/nccl_api.hpp"
 #include "comm/planned_communicator.hpp"
+#include "launch/errors.hpp"
 
 namespace manyranks {
 

@@ -7,7 +7,7 @@
 //             mpirun -np 4 build/02_message_passing/02_point_to_point
 // You see     on 4 ranks (the eager limit depends on your MPI):
 //               blocking    a token went round 4 rank(s) and every rank added 1: 4
-//               deadlock    all send to the right, nobody receives: 0 of 4 MPI_Issend done after 50 ms; a blocking MPI_Ssend would hang here
+//               deadlock    all send to the right, nobody receives: 0 of 4 MPI_Issend done after 500 ms; a blocking MPI_Ssend would hang here
 //                           now everybody posts a receive: 4 of 4 done
 //               eager       plain MPI_Isend, no receive yet: 8 B done, 4.0 MiB not done: the bug that tests do not find
 //               immediate   receive first, then send, then wait for both: 4.0 MiB round the ring

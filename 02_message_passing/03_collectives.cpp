@@ -7,10 +7,11 @@
 //             mpirun -np 2 build/02_message_passing/03_collectives
 //             mpirun -np 4 build/02_message_passing/03_collectives
 // You see     on 4 ranks without a GPU (pictures are for 3 ranks, the root is the last):
-//               collective      before          after                           MPI    NCCL
-//               --------------  --------------  ------------------------------  -----  --------
-//               broadcast       a    b    c     c       c       c               right  not run
-//               all_reduce      a    b    c     a+b+c   a+b+c   a+b+c           right  not run
+//               collective      before         after                          MPI    NCCL
+//               --------------  -------------  -----------------------------  -----  -------
+//               broadcast       a    b    c    c       c       c              right  not run
+//               reduce          a    b    c    -       -       a+b+c          right  not run
+//               all_reduce      a    b    c    a+b+c   a+b+c   a+b+c          right  not run
 //               ...
 //             NCCL was not run: no GPU for every rank
 // Read next   04_ring_all_reduce.cpp

@@ -162,7 +162,8 @@ run_by_hand() {
 if [ -n "${TWO_NODES_SCRATCH:-}" ]; then
   self=$(readlink -f "$0") scratch=$TWO_NODES_SCRATCH
   mount -t tmpfs tmpfs "$scratch" || skip "cannot mount a tmpfs"
-  printf '127.0.0.1 localhost\n%s node0\n%s node1\n' $address0 $address1 > "$scratch/hosts"
+  # Dual-stack sockets ask for the name of ::ffff:ADDRESS.
+  printf '127.0.0.1 localhost\n%s node0\n%s node1\n::ffff:%s node0\n::ffff:%s node1\n' $address0 $address1 $address0 $address1 > "$scratch/hosts"
   unset TWO_NODES_SCRATCH
   make_node 0; make_node 1
   make_link

@@ -138,7 +138,7 @@ target_compile_definitions(manyranks_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_M
 add_library(manyranks_nccl INTERFACE)
 add_library(manyranks::nccl ALIAS manyranks_nccl)
 if(MANYRANKS_HAVE_CUDA)
-  target_include_directories(manyranks_nccl SYSTEM INTERFACE "${NCCL_INCLUDE}")
+  target_include_directories(manyranks_nccl SYSTEM BEFORE INTERFACE "${NCCL_INCLUDE}")
   target_link_libraries(manyranks_nccl INTERFACE "${NCCL_LIBRARY}" manyranks_cuda)
 endif()
 
@@ -154,6 +154,12 @@ if(GLOO_INCLUDE AND GLOO_LIBRARY)
   set(MANYRANKS_HAVE_GLOO ON)
 endif()
 
+# --- small ones ---------------------------------------------------------------------------------------------------
+set(MANYRANKS_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")   # the scripts' interpreter
+if(NOT EXISTS "${MANYRANKS_PYTHON}")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(MANYRANKS_PYTHON "${Python3_EXECUTABLE}")
+endif()
 find_package(Threads REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)

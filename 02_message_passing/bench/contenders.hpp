@@ -1,4 +1,4 @@
-// Who takes part in bench_collectives: our Communicator, our algorithms one by one, MPI with each forced algorithm.
+// Who takes part in bench_collectives: our Communicator, our algorithms one by one, MPI with each forced algorithm, Gloo.
 #pragma once
 
 #include <memory>
@@ -38,5 +38,6 @@ double bus_factor(Collective collective, int ranks);
 std::vector<std::unique_ptr<Contender>> our_contenders(Communicator& world);
 std::vector<std::unique_ptr<Contender>> mpi_contenders();  // after MPI_Init; empty without MPI
 std::vector<std::unique_ptr<Contender>> algorithm_contenders(const Process& process);  // ring, ... over MPI messages
+std::vector<std::unique_ptr<Contender>> gloo_contenders(Process& process);               // Gloo's own all-reduce, by TCP
 
 }  // namespace manyranks

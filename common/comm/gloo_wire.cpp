@@ -80,6 +80,9 @@ class GlooWire : public Wire {
   std::unique_ptr<Request> recv(int from, int channel, void* data, size_t bytes) override {
     return std::make_unique<GlooRequestOf>(gloo_, gloo_.recv(link_, from, slot(false, from, channel), data, bytes));
   }
+  void all_reduce(float* data, size_t count) {
+    if (gloo_.all_reduce_float(link_, data, count, next_tag_++) != 0) throw lost_peer_error("gloo allreduce", "the connection to a peer is broken");
+  }
 
  private:
   // A slot per message, counted on both sides alike, keeps the order whatever Gloo does with equal slots.
@@ -89,6 +92,7 @@ class GlooWire : public Wire {
   }
   const GlooInterface& gloo_;
   GlooLink* link_;
+  uint32_t next_tag_ = 0;
   std::mutex mutex_;
   std::map<std::tuple<bool, int, int>, uint64_t> counts_;
 };
@@ -115,6 +119,8 @@ std::string address_towards(const std::string& target) {
   freeaddrinfo(found);
   return text;
 }
+
+void gloo_all_reduce(Wire& wire, float* data, size_t count) { dynamic_cast<GlooWire&>(wire).all_reduce(data, count); }
 
 std::string gloo_missing() {
   std::string trouble;

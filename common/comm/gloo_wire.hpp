@@ -13,6 +13,9 @@ namespace manyranks {
 // Unavailable (exit 69) if the module is not there.
 std::shared_ptr<Wire> make_gloo_wire(int rank, int size, const std::string& master, double timeout_s, const AllGather& all_gather);
 
+// Gloo's own all-reduce of floats over a wire that make_gloo_wire() made: the rival in benchmarks, nothing of ours runs on it.
+void gloo_all_reduce(Wire& wire, float* data, size_t count);
+
 // Why Gloo cannot be used here, or nothing.
 std::string gloo_missing();
 

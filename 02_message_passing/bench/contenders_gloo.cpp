@@ -29,7 +29,8 @@ std::vector<std::unique_ptr<Contender>> gloo_contenders(Process& process) {
     if (process.is_root()) fmt::print("without Gloo: {}\n", missing);
     return list;
   }
-  const std::string master = process.has_mpi() ? "" : process.identity().master_address;
+  // An address that all ranks can reach tells Gloo which of a host's networks to use.
+  const std::string master = process.nodes() > 1 ? process.hosts()[0] : "";
   list.push_back(std::make_unique<Gloo>(make_gloo_wire(process.rank(), process.world_size(), master, process.options().timeout_s,
                                                        [&](const std::string& mine) { return process.rendezvous().all_gather(mine); })));
   return list;

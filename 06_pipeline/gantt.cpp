@@ -19,6 +19,7 @@ Window window_of(const std::vector<std::vector<Span>>& timeline) {
   Window window;
   for (const auto& spans : timeline)
     for (const Span& span : spans) {
+      if (!is_compute(span.action.kind)) continue;
       window.start = std::min(window.start, span.start);
       window.end = std::max(window.end, span.end);
     }
@@ -43,7 +44,7 @@ std::string draw_gantt(const std::vector<std::vector<Span>>& timeline, double un
     for (const Span& span : timeline[stage])
       for (size_t cell = 0; cell < cells; ++cell) {
         const double middle = window.start + (static_cast<double>(cell) + 0.5) * unit;
-        if (middle < span.start || middle >= span.end) continue;
+        if (!is_compute(span.action.kind) || middle < span.start || middle >= span.end) continue;
         row[2 * cell] = letter(span.action);
         row[2 * cell + 1] = static_cast<char>('0' + span.action.microbatch % 10);
       }

@@ -11,7 +11,7 @@
 
 namespace manyranks {
 
-// `unit` is the time of one cell; a cell shows what runs in its middle. Time zero is the first start of all stages. Microbatches
+// `unit` is the time of one cell; a cell shows the computation that runs in its middle; messages are not drawn. Time zero is the first start of all stages. Microbatches
 // are shown by their last digit, and forward passes of odd chunks as "f", so that neighbours differ.
 std::string draw_gantt(const std::vector<std::vector<Span>>& timeline, double unit);
 

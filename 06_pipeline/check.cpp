@@ -9,7 +9,7 @@
 #include "count.hpp"  // peak_live
 #include "launch/errors.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 std::string to_string(const Finding& finding) {
   return fmt::format("stage {}, action {}: {}: {}", finding.stage, finding.position, to_string(finding.action), finding.cause);
@@ -218,4 +218,4 @@ std::optional<int> fewest_buffers(const Schedule& schedule) {
   return low;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

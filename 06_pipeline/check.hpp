@@ -10,7 +10,7 @@
 
 #include "schedule.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 struct Finding {
   int stage = 0;
@@ -41,4 +41,4 @@ void expect_sound(const Schedule& schedule, const Limits& limits = {});
 // The fewest buffers per channel that the schedule runs with; nothing if no number helps.
 std::optional<int> fewest_buffers(const Schedule& schedule);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

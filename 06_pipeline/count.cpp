@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <tuple>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 Fraction Fraction::of(int64_t numerator, int64_t denominator) {
   const int64_t divisor = std::max<int64_t>(1, std::gcd(numerator, denominator));
@@ -100,4 +100,4 @@ std::optional<int> theory_peak_live(const Schedule& schedule, int stage) {
   return std::nullopt;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

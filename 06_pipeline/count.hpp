@@ -7,7 +7,7 @@
 
 #include "schedule.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 struct Fraction {
   int64_t numerator = 0, denominator = 1;  // in lowest terms, denominator > 0
@@ -54,4 +54,4 @@ std::optional<Fraction> theory_bubble(const Schedule& schedule, const Costs& cos
 //   naive 1; gpipe m; 1f1b min(m, p-i); interleaved min(vm, 2(p-1-i) + (v-1)p + 1); zb-h1 min(m, p)
 std::optional<int> theory_peak_live(const Schedule& schedule, int stage);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

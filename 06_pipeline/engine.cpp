@@ -1,12 +1,10 @@
 #include "engine.hpp"
 
-#include <chrono>
-
 #include "check.hpp"              // expect_sound
 #include "launch/errors.hpp"
 #include "measure/allocator.hpp"  // CountingAllocator
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 // Messages of one kind between two ranks arrive in order: the tag only keeps activations and gradients apart.
 static int tag_of(bool activation) { return activation ? 0 : 1; }
@@ -17,7 +15,6 @@ Engine::Engine(Communicator& pipeline, Schedule schedule, std::vector<Stage*> st
   if (schedule_.stages != pipeline_.size() || schedule_.chunks != static_cast<int>(stages_.size()))
     throw usage_error("schedule " + schedule_.name, fmt::format("is for {} stages with {} chunks, this pipeline has {} with {}", schedule_.stages, schedule_.chunks,
                                                                 pipeline_.size(), stages_.size()));
-  clock_ = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
 }
 
 void Engine::learn_shapes(const torch::Tensor& example) {
@@ -126,7 +123,7 @@ Run Engine::run(const std::vector<torch::Tensor>& inputs) {
   for (bool activation : {true, false}) post_receive_after(0, activation);
   for (size_t position = 0; position < actions.size(); ++position) {
     const Action& action = actions[position];
-    const double start = clock_();
+    const double start = Run::now();
     try {
       if (is_compute(action.kind)) compute(action, inputs, run);
       else if (is_send(action.kind)) send(action);
@@ -135,7 +132,7 @@ Run Engine::run(const std::vector<torch::Tensor>& inputs) {
     } catch (const Error& error) {
       throw Error(error.code, fmt::format("stage {} of {}, {}: {}", stage, schedule_.stages, to_string(action), error.operation), error.cause, error.hint);
     }
-    run.spans.push_back({action, start, clock_()});
+    run.spans.push_back({action, start, Run::now()});
     const int64_t held = memory.live_bytes(Tag::activations) - held_before;
     run.activation_bytes = std::max(run.activation_bytes, held);
     if (action.kind == Kind::forward && run.first_activation_bytes == 0) run.first_activation_bytes = held;
@@ -145,4 +142,4 @@ Run Engine::run(const std::vector<torch::Tensor>& inputs) {
   return run;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

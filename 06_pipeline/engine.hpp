@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include <functional>
+#include <chrono>
 #include <map>
 #include <utility>
 #include <vector>
@@ -17,10 +17,13 @@
 #include "schedule.hpp"
 #include "stage.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 // What one pass over all microbatches did on this rank.
 struct Run {
+  // Seconds of the wall clock: comparable between ranks of a host, and between hosts as far as their clocks agree.
+  static double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
   std::vector<Span> spans;            // all actions with their times; a receive's time is what this stage waited
   double loss = 0;                    // sum over microbatches; only on the stage that has the last virtual stage
   int64_t activation_bytes = 0;       // most that was held at the end of an action (counting allocator, beyond the start)
@@ -40,7 +43,6 @@ class Engine {
   // `inputs` by microbatch: used on the first virtual stage, and may be empty on other ranks. Collective.
   Run run(const std::vector<torch::Tensor>& inputs);
 
-  void set_clock(std::function<double()> clock) { clock_ = std::move(clock); }  // of the spans; seconds
   const Schedule& schedule() const { return schedule_; }
 
  private:
@@ -64,7 +66,6 @@ class Engine {
   Communicator& pipeline_;
   Schedule schedule_;
   std::vector<Stage*> stages_;
-  std::function<double()> clock_;
   std::vector<Shape> input_shapes_, output_shapes_;       // by chunk
   std::map<Key, torch::Tensor> activations_, gradients_;  // came in, not used yet
   std::map<Key, torch::Tensor> to_send_[2];               // made, not sent yet: activations, gradients
@@ -72,4 +73,4 @@ class Engine {
   std::vector<Work> sends_;
 };
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

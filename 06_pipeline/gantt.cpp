@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 namespace {
 
@@ -86,4 +86,4 @@ std::vector<Span> spans_from_text(const std::string& text) {
   return spans;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

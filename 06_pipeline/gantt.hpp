@@ -9,7 +9,7 @@
 
 #include "count.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 // `unit` is the time of one cell; a cell shows the computation that runs in its middle; messages are not drawn. Time zero is the first start of all stages. Microbatches
 // are shown by their last digit, and forward passes of odd chunks as "f", so that neighbours differ.
@@ -23,4 +23,4 @@ double measured_makespan(const std::vector<std::vector<Span>>& timeline);
 std::string spans_to_text(const std::vector<Span>& spans);
 std::vector<Span> spans_from_text(const std::string& text);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -6,7 +6,7 @@
 
 #include "launch/errors.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 static Schedule empty(std::string name, int stages, int microbatches, int chunks = 1) {
   if (stages < 1 || microbatches < 1 || chunks < 1)
@@ -134,4 +134,4 @@ Schedule generate(const std::string& name, int stages, int microbatches, int chu
   throw usage_error("schedule " + name, "no such schedule", fmt::format("{}", fmt::join(schedule_names(), ", ")));
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

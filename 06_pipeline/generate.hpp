@@ -6,7 +6,7 @@
 
 #include "schedule.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 Schedule naive_schedule(int stages, int microbatches);        // one microbatch at a time: one stage works, the others wait
 Schedule gpipe_schedule(int stages, int microbatches);        // all forward, then all backward: holds m activations
@@ -22,4 +22,4 @@ std::vector<std::string> schedule_names();
 // that somebody waits for.
 Schedule with_messages(Schedule computations);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -8,7 +8,7 @@
 
 #include "launch/errors.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 double Partition::balance() const {
   const double largest = *std::max_element(costs.begin(), costs.end());
@@ -50,4 +50,4 @@ std::string describe(const Partition& partition, const std::string& unit) {
   return text + fmt::format("  balance (mean over slowest): {:.2f}\n", partition.balance());
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 struct Partition {
   std::vector<size_t> units;     // per part, at least 1
@@ -19,4 +19,4 @@ Partition partition_units(const std::vector<double>& costs, size_t parts);
 // "stage 0: units 0-3, 12.1 ms ######## | ..." one line per part, and the balance.
 std::string describe(const Partition& partition, const std::string& unit);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -9,7 +9,7 @@
 
 #include "launch/errors.hpp"
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 const char* kind_name(Kind kind) {
   static constexpr std::array names{"forward",         "backward",           "backward_input", "backward_weight",
@@ -130,4 +130,4 @@ Schedule load_schedule(const std::string& file) {
   return schedule_from_csv(text.str(), file);
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

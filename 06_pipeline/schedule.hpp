@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 enum class Kind : unsigned char {
   forward,
@@ -67,4 +67,4 @@ Schedule schedule_from_csv(std::string_view text, const std::string& file);
 void save_schedule(const Schedule& schedule, const std::string& file);
 Schedule load_schedule(const std::string& file);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

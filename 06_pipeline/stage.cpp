@@ -4,7 +4,7 @@
 
 #include "measure/allocator.hpp"  // MemoryTag
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 void seed_unit(uint64_t seed, int64_t step, int microbatch, size_t unit) {
   // splitmix64 over the four numbers: neighbours get unrelated streams.
@@ -183,4 +183,4 @@ double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const
   return sum;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -11,7 +11,7 @@
 #include "models/model.hpp"  // Unit
 #include "tape.hpp"          // Tape
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 class Stage {
  public:
@@ -82,4 +82,4 @@ std::vector<std::unique_ptr<UnitStage>> cut_model(const Model& model, const std:
 // add up in each parameter's .grad. Returns the sum of the losses.
 double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const UnitStage::Loss& loss, uint64_t seed, int64_t step);
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
@@ -115,4 +115,4 @@ std::vector<torch::Tensor> Tape::backward_weight() {
   return weights;
 }
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

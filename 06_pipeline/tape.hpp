@@ -10,7 +10,7 @@
 
 #include <vector>
 
-namespace manyranks {
+namespace manyranks::pipeline {
 
 class Tape {
  public:
@@ -44,4 +44,4 @@ class Tape {
   std::vector<std::shared_ptr<torch::autograd::Node>> unneeded_;  // nodes that only the input part needs
 };
 
-}  // namespace manyranks
+}  // namespace manyranks::pipeline

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/communicator.hpp"
-#include "../../common/comm/tests/rank_main.hpp"
+#include "comm/tests/rank_main.hpp"  // world
 #include "engine.hpp"
 #include "generate.hpp"
 #include "launch/errors.hpp"
@@ -11,7 +11,8 @@
 #include "partition.hpp"
 
 using namespace manyranks;
-using test::world;
+using namespace manyranks::pipeline;
+using manyranks::test::world;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include "launch/errors.hpp"
 
 using namespace manyranks;
+using namespace manyranks::pipeline;
 
 static std::vector<Schedule> samples() {
   return {naive_schedule(3, 4), gpipe_schedule(3, 4), one_f_one_b_schedule(4, 6), interleaved_schedule(3, 6, 2), interleaved_schedule(2, 5, 3), zero_bubble_schedule(4, 6),

@@ -9,6 +9,7 @@
 #include "launch/errors.hpp"
 
 using namespace manyranks;
+using namespace manyranks::pipeline;
 
 TEST(ScheduleCsv, round_trip) {
   for (const std::string& name : schedule_names())

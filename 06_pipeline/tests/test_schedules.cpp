@@ -10,6 +10,7 @@
 #include "launch/errors.hpp"
 
 using namespace manyranks;
+using namespace manyranks::pipeline;
 
 static std::string first_finding(const Schedule& schedule, const Limits& limits = {}) {
   const auto findings = check(schedule, limits);

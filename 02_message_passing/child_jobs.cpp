@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <sstream>
 #include <thread>
 
 #include "launch/errors.hpp"
@@ -140,13 +139,11 @@ std::string own_path() {
 }
 
 std::string telling_line(const std::string& output) {
-  std::istringstream lines(output);
-  std::string first;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("manyranks: error:", 0) == 0) return line;
-    if (first.empty() && line.rfind("bare", 0) == 0) first = line;
+  for (const std::string start : {"manyranks: error:", "bare MPI:"}) {
+    const size_t at = output.find(start);
+    if (at != std::string::npos) return output.substr(at, output.find('\n', at) - at);
   }
-  return first;
+  return "";
 }
 
 }  // namespace manyranks

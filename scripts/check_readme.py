@@ -62,6 +62,7 @@ def mask(line):
     line = re.sub(r"\b" + re.escape(socket.gethostname()) + r"\b", "HOST", line)
     line = re.sub(r"\bHOST\b|\blaptop\b", "HOST", line)
     line = re.sub(r"(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?\s*(ns|us|ms|s|min|B|KiB|MiB|GiB|[kMG]?B/s|GFLOP/s|%|x)?(?![A-Za-z_])", "N", line)
+    line = re.sub(r"(?<=\S) \*(?= |$)", "", line)  # "*" marks the fastest of a row: who that is may change
     line = re.sub(r"[-=]{3,}", "---", line)
     line = re.sub(r"#+", "#", line)
     return re.sub(r"\s+", " ", line).strip()

@@ -187,8 +187,7 @@ int main(int argc, char** argv) {
     };
     join(our_contenders(world));
     if (process.has_mpi() && process.device().is_cpu()) join(mpi_contenders());
-    if (process.has_mpi() && process.device().is_cpu()) join(algorithm_contenders(process.local_size()));
-    if (process.device().is_cpu()) join(gloo_contenders(world));
+    if (process.has_mpi() && process.device().is_cpu()) join(algorithm_contenders(process));
     if (all.empty()) throw usage_error("--only", "no contender has such a name");
 
     const int64_t most = std::max<int64_t>(static_cast<int64_t>(largest) / 4, world.size());

@@ -1,4 +1,4 @@
-// Who takes part in bench_collectives: our Communicator, our algorithms one by one, MPI with each forced algorithm, Gloo.
+// Who takes part in bench_collectives: our Communicator, our algorithms one by one, MPI with each forced algorithm.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,8 @@ namespace manyranks {
 enum class Collective { all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, send_recv };
 const std::vector<std::pair<std::string, Collective>>& collectives();
 std::string name_of(Collective collective);
+
+class Process;
 
 class Contender {
  public:
@@ -35,7 +37,6 @@ double bus_factor(Collective collective, int ranks);
 
 std::vector<std::unique_ptr<Contender>> our_contenders(Communicator& world);
 std::vector<std::unique_ptr<Contender>> mpi_contenders();  // after MPI_Init; empty without MPI
-std::vector<std::unique_ptr<Contender>> algorithm_contenders(int ranks_per_node);  // ring, ... over MPI messages
-std::vector<std::unique_ptr<Contender>> gloo_contenders(Communicator& world);
+std::vector<std::unique_ptr<Contender>> algorithm_contenders(const Process& process);  // ring, ... over MPI messages
 
 }  // namespace manyranks

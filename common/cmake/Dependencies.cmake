@@ -109,6 +109,8 @@ add_library(manyranks::torch ALIAS manyranks_torch)
 target_include_directories(manyranks_torch SYSTEM INTERFACE
   "${MANYRANKS_LIBTORCH}/include" "${MANYRANKS_LIBTORCH}/include/torch/csrc/api/include")
 target_compile_definitions(manyranks_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# The wheel brings its own fmt headers, newer than the system's library: whoever includes LibTorch takes them header-only.
+target_compile_definitions(manyranks_torch INTERFACE FMT_HEADER_ONLY)
 set(torch_libraries torch_cpu c10)
 if(MANYRANKS_HAVE_CUDA)
   list(APPEND torch_libraries torch_cuda c10_cuda)
@@ -136,7 +138,7 @@ target_compile_definitions(manyranks_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_M
 add_library(manyranks_nccl INTERFACE)
 add_library(manyranks::nccl ALIAS manyranks_nccl)
 if(MANYRANKS_HAVE_CUDA)
-  target_include_directories(manyranks_nccl SYSTEM INTERFACE "${NCCL_INCLUDE}")
+  target_include_directories(manyranks_nccl SYSTEM BEFORE INTERFACE "${NCCL_INCLUDE}")
   target_link_libraries(manyranks_nccl INTERFACE "${NCCL_LIBRARY}" manyranks_cuda)
 endif()
 
@@ -152,6 +154,12 @@ if(GLOO_INCLUDE AND GLOO_LIBRARY)
   set(MANYRANKS_HAVE_GLOO ON)
 endif()
 
+# --- small ones ---------------------------------------------------------------------------------------------------
+set(MANYRANKS_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")   # the scripts' interpreter
+if(NOT EXISTS "${MANYRANKS_PYTHON}")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(MANYRANKS_PYTHON "${Python3_EXECUTABLE}")
+endif()
 find_package(Threads REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)

@@ -1,7 +1,7 @@
 # What a chapter's CMakeLists.txt is written in. A chapter folder 03_data_parallel gives the prefix ch03.
 #
-#   add_lesson(01_ranks [NP 1 2 4] [ARGS --quick] [BACKENDS gloo] [LABELS smoke] [TIMEOUT 60] [SOURCES more.cpp] [LIBRARIES x])
-#       program build/CHAPTER/01_ranks, and a test ch03.ranks.npN for each N in NP
+#   add_lesson(01_ranks [NP 1 2 4] [ARGS --quick] [BACKENDS gloo] [LABELS smoke] [TIMEOUT 60] [SOURCES more.cpp] [PLAIN x.cpp] [LIBRARIES x])
+#       program build/CHAPTER/01_ranks, and a test ch03.ranks.npN for each N in NP; PLAIN sources do without LibTorch (and compile in a second)
 #   add_rank_test(NAME ch03.extra TARGET t NP 2 3 [ARGS ...] [LABELS ...] [TIMEOUT s])
 #       t on that many MPI ranks
 #   add_unit_test(NAME common.csv SOURCES a.cpp [NP 1 2] [TORCH] [LABELS ...])
@@ -79,10 +79,11 @@ function(manyranks_torch_program target)
 endfunction()
 
 function(add_lesson lesson)
-  cmake_parse_arguments(PARSE_ARGV 1 t "" "TIMEOUT" "NP;ARGS;BACKENDS;LABELS;SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 t "" "TIMEOUT" "NP;ARGS;BACKENDS;LABELS;SOURCES;PLAIN;LIBRARIES")
   manyranks_chapter_prefix(chapter)
   set(target "${chapter}_${lesson}")
-  add_executable(${target} ${lesson}.cpp ${t_SOURCES})
+  add_executable(${target} ${lesson}.cpp ${t_SOURCES} ${t_PLAIN})
+  set_source_files_properties(${t_PLAIN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${lesson})
   manyranks_torch_program(${target})
   target_link_libraries(${target} PRIVATE ${t_LIBRARIES})

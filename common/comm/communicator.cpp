@@ -3,10 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/fabric.hpp"
+#include "comm/gloo_wire.hpp"
 #include "comm/host_communicator.hpp"
 #include "comm/monitor.hpp"
+#include "comm/mpi_wire.hpp"
+#include "comm/nccl_communicator.hpp"
 #include "launch/process.hpp"
 
 namespace manyranks {
@@ -29,33 +33,48 @@ Choice choose(const Process& process) {
   return {many ? "gloo" : "alone", "one rank, no launcher"};
 }
 
-// The world's communicator also owns the watch over the peers: it ends with it.
-class WorldCommunicator : public HostCommunicator {
- public:
-  WorldCommunicator(Process& process, std::shared_ptr<Fabric> fabric, std::unique_ptr<Group> group, std::vector<int> members, std::string why)
-      : HostCommunicator(fabric, std::move(group), std::move(members), "world", std::move(why)) {
-    Monitor::Actions actions;
-    const bool by_mpi = process.has_mpi();
-    actions.end_job = [&process](const Error& error) { process.end_job(error); };
-    actions.follow = [by_mpi](int code) {
-      // MPI_Abort by the rank that failed kills us; ending first would only add mpirun's own complaint.
-      if (by_mpi) std::this_thread::sleep_for(std::chrono::seconds(1));
-      std::fflush(stdout);
-      _exit(code);
-    };
-    if (process.nodes() > 1 && !by_mpi) actions.ended_elsewhere = [&process] { return process.rendezvous().ended_by_peer(); };
-    if (members_of(fabric) > 1) monitor_ = std::make_unique<Monitor>(fabric->peers, std::move(actions));
-  }
+std::unique_ptr<Monitor> watch_peers(Process& process, const Fabric& fabric) {
+  if (process.world_size() == 1) return nullptr;
+  const bool by_mpi = process.has_mpi();
+  Monitor::Actions actions;
+  actions.end_job = [&process](const Error& error) { process.end_job(error); };
+  actions.follow = [by_mpi](int code) {
+    // MPI_Abort by the rank that failed kills us; ending first would only add mpirun's own complaint.
+    if (by_mpi) std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::fflush(stdout);
+    _exit(code);
+  };
+  if (process.nodes() > 1 && !by_mpi) actions.ended_elsewhere = [&process] { return process.rendezvous().ended_by_peer(); };
+  return std::make_unique<Monitor>(fabric.peers, std::move(actions));
+}
 
+// The world's communicator also owns the watch over the peers, which ends with it.
+template <class Base>
+class World : public Base {
+ public:
+  template <class... Arguments>
+  explicit World(std::unique_ptr<Monitor> monitor, Arguments&&... arguments) : Base(std::forward<Arguments>(arguments)...), monitor_(std::move(monitor)) {}
   void finish() override {
-    HostCommunicator::finish();
+    Base::finish();
     monitor_.reset();
   }
 
  private:
-  static size_t members_of(const std::shared_ptr<Fabric>& fabric) { return fabric->host_of.size(); }
   std::unique_ptr<Monitor> monitor_;
 };
+
+// MANYRANKS_FORCE_WIRE=N treats each N ranks as a host of their own, so that the wires can be tested on one machine.
+std::string pretended_host(int rank) {
+  const char* ranks_per_host = std::getenv("MANYRANKS_FORCE_WIRE");
+  const int ranks = ranks_per_host ? std::atoi(ranks_per_host) : 0;
+  return ranks > 0 ? fmt::format("{} {}", host_identity(), rank / ranks) : host_identity();
+}
+
+// Where all ranks can be reached from: the master's address, or under MPI the first host.
+std::string meeting_point(const Process& process) {
+  if (process.nodes() == 1) return "";
+  return process.identity().master_address.empty() ? process.hosts()[0] : process.identity().master_address;
+}
 
 std::shared_ptr<Fabric> make_fabric(Process& process, const std::string& backend) {
   auto fabric = std::make_shared<Fabric>();
@@ -63,7 +82,7 @@ std::shared_ptr<Fabric> make_fabric(Process& process, const std::string& backend
   fabric->world_rank = process.rank();
   fabric->timeout_s = process.options().timeout_s;
   const AllGather world = [&](const std::string& mine) { return process.rendezvous().all_gather(mine); };
-  const auto hosts = world(host_identity());
+  const auto hosts = world(pretended_host(process.rank()));
   std::vector<std::string> seen;
   std::vector<int> here;
   for (int r = 0; r < process.world_size(); ++r) {
@@ -78,7 +97,27 @@ std::shared_ptr<Fabric> make_fabric(Process& process, const std::string& backend
     here.push_back(r);
   }
   fabric->peers = std::make_shared<HostPeers>(index, here, world);
+  if (seen.size() > 1 && backend == "mpi") fabric->wire = make_mpi_wire(fabric->timeout_s);
+  if (seen.size() > 1 && backend == "gloo") fabric->wire = make_gloo_wire(process.rank(), process.world_size(), meeting_point(process), fabric->timeout_s, world);
   return fabric;
+}
+
+std::unique_ptr<Communicator> connect_host(Process& process, const std::shared_ptr<Fabric>& fabric, const std::vector<int>& everybody, const std::string& why) {
+  const AllGather world = [&](const std::string& mine) { return process.rendezvous().all_gather(mine); };
+  auto group = fabric->make_group(everybody, everybody, "world", world);
+  return std::make_unique<World<HostCommunicator>>(watch_peers(process, *fabric), fabric, std::move(group), everybody, "world", why);
+}
+
+std::unique_ptr<Communicator> connect_nccl(Process& process, const std::shared_ptr<Fabric>& fabric, const std::vector<int>& everybody, const std::string& why) {
+  auto api = make_nccl_api(process.device().index());
+  check_nccl_version(*api);
+  const auto id = process.is_root() ? api->unique_id() : NcclApi::UniqueId{};
+  const auto ids = process.rendezvous().all_gather(std::string(id.begin(), id.end()));  // also the barrier that must precede the init
+  NcclApi::UniqueId shared{};
+  std::copy_n(ids[0].begin(), shared.size(), shared.begin());
+  auto comm = api->init(process.world_size(), shared, process.rank());
+  return std::make_unique<World<NcclCommunicator>>(watch_peers(process, *fabric), api, comm, fabric, everybody, process.rank(), process.device(), "world", why,
+                                                   [&process](const Error& error) { process.end_job(error); });
 }
 
 }  // namespace
@@ -87,10 +126,8 @@ std::unique_ptr<Communicator> connect(Process& process) {
   const Choice choice = choose(process);
   const auto fabric = make_fabric(process, choice.backend);
   std::vector<int> everybody(process.world_size());
-  for (int r = 0; r < process.world_size(); ++r) everybody[r] = r;
-  const AllGather world = [&](const std::string& mine) { return process.rendezvous().all_gather(mine); };
-  auto group = fabric->make_group(everybody, everybody, "world", world);
-  auto communicator = std::make_unique<WorldCommunicator>(process, fabric, std::move(group), everybody, choice.why);
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto communicator = choice.backend == "nccl" ? connect_nccl(process, fabric, everybody, choice.why) : connect_host(process, fabric, everybody, choice.why);
   if (process.is_root() && !process.options().json)
     fmt::print("backend {} ({}), transport: {}\n", communicator->backend(), communicator->why(), communicator->transport());
   return communicator;

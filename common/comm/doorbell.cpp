@@ -26,7 +26,8 @@ void yield_core() { sched_yield(); }
 
 Patience Patience::for_ranks(int ranks_on_host) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return ranks_on_host <= cores ? Patience{2000, 50} : Patience{50, 50};
+  // A core each: yielding would only hand it to strangers. More ranks than cores: the one we wait for may need this core.
+  return ranks_on_host <= cores ? Patience{2000, 0} : Patience{50, 50};
 }
 
 }  // namespace manyranks

@@ -2,64 +2,11 @@
 
 #include <algorithm>
 
-#include "comm/host_group.hpp"
+#include "comm/segment.hpp"
 #include "launch/errors.hpp"
 
 namespace manyranks {
-
-struct HostCommunicator::Plan {
-  Operation operation;
-  void* out = nullptr;
-  const void* in = nullptr;
-  size_t count = 0;  // elements of one rank's part
-  Dtype dtype = Dtype::uint8;
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-};
-
 namespace {
-
-std::optional<Dtype> dtype_of(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32: return Dtype::float32;
-    case torch::kFloat64: return Dtype::float64;
-    case torch::kFloat16: return Dtype::float16;
-    case torch::kBFloat16: return Dtype::bfloat16;
-    case torch::kInt32: return Dtype::int32;
-    case torch::kInt64: return Dtype::int64;
-    case torch::kUInt8: return Dtype::uint8;
-    case torch::kBool: return Dtype::boolean;
-    default: return std::nullopt;
-  }
-}
-
-struct View {
-  std::byte* data = nullptr;
-  size_t count = 0;
-  Dtype dtype = Dtype::uint8;
-};
-
-[[noreturn]] void refuse(Operation operation, const std::string& cause, const std::string& hint = "") { throw usage_error(name_of(operation), cause, hint); }
-
-View view(Operation operation, const char* what, const torch::Tensor& tensor) {
-  if (!tensor.defined()) refuse(operation, fmt::format("`{}` is an undefined tensor", what));
-  if (!tensor.is_cpu()) refuse(operation, fmt::format("`{}` is on {}, this communicator moves CPU tensors", what, tensor.device().str()), "--backend nccl, or tensor.cpu()");
-  if (!tensor.is_contiguous()) refuse(operation, fmt::format("`{}` is not contiguous", what), "tensor.contiguous()");
-  const auto dtype = dtype_of(tensor.scalar_type());
-  if (!dtype) refuse(operation, fmt::format("`{}` has dtype {}, which no backend moves", what, c10::toString(tensor.scalar_type())));
-  return {static_cast<std::byte*>(tensor.unsafeGetTensorImpl()->mutable_data()), static_cast<size_t>(tensor.numel()), *dtype};
-}
-
-void check_same_dtype(Operation operation, const View& out, const View& in) {
-  if (out.dtype != in.dtype) refuse(operation, fmt::format("`out` is {}, `in` is {}", name_of(out.dtype), name_of(in.dtype)));
-}
-
-// `allowed`: where `in` may lie relative to `out`, or `out` to `in`.
-void check_overlap(Operation operation, const View& out, const View& in, const std::byte* allowed_begin, const std::byte* actual_begin) {
-  const size_t element = size_of(out.dtype);
-  const bool apart = out.data + out.count * element <= in.data || in.data + in.count * element <= out.data;
-  if (!apart && allowed_begin != actual_begin) refuse(operation, "`out` and `in` overlap", "the same tensor for both, or two that are apart");
-}
 
 class JobState : public Work::State {
  public:
@@ -85,7 +32,7 @@ class MessageState : public Work::State {
 }  // namespace
 
 HostCommunicator::HostCommunicator(std::shared_ptr<Fabric> fabric, std::unique_ptr<Group> group, std::vector<int> members, std::string name, std::string why)
-    : fabric_(std::move(fabric)), group_(std::move(group)), members_(std::move(members)), name_(std::move(name)), why_(std::move(why)), rank_(group_->rank()), size_(group_->size()) {}
+    : PlannedCommunicator(group->rank(), group->size(), torch::kCPU, std::move(name), std::move(why)), fabric_(std::move(fabric)), group_(std::move(group)), members_(std::move(members)) {}
 
 HostCommunicator::~HostCommunicator() {
   {
@@ -96,60 +43,7 @@ HostCommunicator::~HostCommunicator() {
   if (mail_thread_.joinable()) mail_thread_.join();
 }
 
-void HostCommunicator::check_peer(Operation operation, int peer) const {
-  if (peer < 0 || peer >= size_) refuse(operation, fmt::format("there is no rank {} in '{}' of {} ranks", peer, name_, size_));
-}
-
-HostCommunicator::Plan HostCommunicator::plan_reduce(Operation operation, const torch::Tensor& out_tensor, const torch::Tensor& in_tensor, int root, ReduceOp op) {
-  check_peer(operation, root);
-  const View in = view(operation, "in", in_tensor);
-  Plan plan{operation, nullptr, in.data, in.count, in.dtype, op, root};
-  if (operation == Operation::reduce && rank_ != root) return plan;  // `out` may be undefined
-  if (out_tensor.unsafeGetTensorImpl() == in_tensor.unsafeGetTensorImpl() && operation != Operation::reduce_scatter) {
-    plan.out = in.data;
-    return plan;
-  }
-  const View out = view(operation, "out", out_tensor);
-  check_same_dtype(operation, out, in);
-  plan.out = out.data;
-  const size_t parts = operation == Operation::reduce_scatter ? size_ : 1;
-  plan.count = out.count;
-  if (in.count != out.count * parts)
-    refuse(operation, fmt::format("`in` has {} elements, `out` {}: expected {} x {}", in.count, out.count, parts, out.count));
-  check_overlap(operation, out, in, in.data + (parts > 1 ? rank_ * out.count * size_of(in.dtype) : 0), out.data);
-  return plan;
-}
-
-HostCommunicator::Plan HostCommunicator::plan_exchange(Operation operation, const torch::Tensor& out_tensor, const torch::Tensor& in_tensor, int root) {
-  check_peer(operation, root);
-  const ExchangeShape shape(operation, root);
-  const size_t in_parts = shape.own_part_per_taker() ? size_ : 1, out_parts = shape.own_part_per_giver() ? size_ : 1;
-  Plan plan{operation};
-  plan.root = root;
-  View in, out;
-  if (shape.gives(rank_)) {
-    in = view(operation, "in", in_tensor);
-    if (in.count % in_parts) refuse(operation, fmt::format("`in` has {} elements, which {} ranks cannot share evenly", in.count, size_));
-    plan.in = in.data, plan.count = in.count / in_parts, plan.dtype = in.dtype;
-  }
-  if (shape.takes(rank_)) {
-    out = view(operation, "out", out_tensor);
-    if (out.count % out_parts) refuse(operation, fmt::format("`out` has {} elements, which {} ranks cannot share evenly", out.count, size_));
-    plan.out = out.data, plan.dtype = out.dtype;
-    if (!shape.gives(rank_)) plan.count = out.count / out_parts;
-  }
-  if (shape.gives(rank_) && shape.takes(rank_)) {
-    check_same_dtype(operation, out, in);
-    if (in.count * out_parts != out.count * in_parts)
-      refuse(operation, fmt::format("`in` has {} elements, `out` {}: parts of {} and of {}", in.count, out.count, in.count / in_parts, out.count / out_parts));
-    const size_t part = plan.count * size_of(plan.dtype);
-    if (operation == Operation::all_to_all) check_overlap(operation, out, in, nullptr, out.data);
-    else check_overlap(operation, out, in, out.data + shape.out_part(rank_) * part, in.data + shape.in_part(rank_) * part);
-  }
-  return plan;
-}
-
-void HostCommunicator::run(const Plan& plan) {
+void HostCommunicator::run_collective(const Plan& plan) {
   Group& group = *group_;
   switch (plan.operation) {
     case Operation::all_reduce: return group.all_reduce(plan.out, plan.in, plan.count, plan.dtype, plan.op);
@@ -159,57 +53,28 @@ void HostCommunicator::run(const Plan& plan) {
   }
 }
 
-Work HostCommunicator::submit(const Plan& plan, const torch::Tensor& out, const torch::Tensor& in) {
-  count(plan.operation);
-  return Work(std::make_shared<JobState>(lane_.submit([this, plan, out, in] { run(plan); })));
+void HostCommunicator::run(const Plan& plan) {
+  if (plan.operation == Operation::send || plan.operation == Operation::recv) return group_->mailbox().wait(*post(plan));
+  lane_.run([this, plan] { run_collective(plan); });
 }
 
-// The blocking and the asynchronous form of each, from one plan.
-#define MANYRANKS_CALL(plan_)            \
-  const Plan plan = plan_;               \
-  count(plan.operation);                 \
-  lane_.run([&] { run(plan); });
-
-void HostCommunicator::all_reduce(const torch::Tensor& out, const torch::Tensor& in, ReduceOp op) { MANYRANKS_CALL(plan_reduce(Operation::all_reduce, out, in, 0, op)) }
-void HostCommunicator::reduce_scatter(const torch::Tensor& out, const torch::Tensor& in, ReduceOp op) { MANYRANKS_CALL(plan_reduce(Operation::reduce_scatter, out, in, 0, op)) }
-void HostCommunicator::reduce(const torch::Tensor& out, const torch::Tensor& in, int root, ReduceOp op) { MANYRANKS_CALL(plan_reduce(Operation::reduce, out, in, root, op)) }
-void HostCommunicator::all_gather(const torch::Tensor& out, const torch::Tensor& in) { MANYRANKS_CALL(plan_exchange(Operation::all_gather, out, in, 0)) }
-void HostCommunicator::broadcast(const torch::Tensor& inout, int root) { MANYRANKS_CALL(plan_exchange(Operation::broadcast, inout, inout, root)) }
-void HostCommunicator::gather(const torch::Tensor& out, const torch::Tensor& in, int root) { MANYRANKS_CALL(plan_exchange(Operation::gather, out, in, root)) }
-void HostCommunicator::scatter(const torch::Tensor& out, const torch::Tensor& in, int root) { MANYRANKS_CALL(plan_exchange(Operation::scatter, out, in, root)) }
-void HostCommunicator::all_to_all(const torch::Tensor& out, const torch::Tensor& in) { MANYRANKS_CALL(plan_exchange(Operation::all_to_all, out, in, 0)) }
-#undef MANYRANKS_CALL
-
-Work HostCommunicator::all_reduce_async(const torch::Tensor& out, const torch::Tensor& in, ReduceOp op) { return submit(plan_reduce(Operation::all_reduce, out, in, 0, op), out, in); }
-Work HostCommunicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in, ReduceOp op) { return submit(plan_reduce(Operation::reduce_scatter, out, in, 0, op), out, in); }
-Work HostCommunicator::reduce_async(const torch::Tensor& out, const torch::Tensor& in, int root, ReduceOp op) { return submit(plan_reduce(Operation::reduce, out, in, root, op), out, in); }
-Work HostCommunicator::all_gather_async(const torch::Tensor& out, const torch::Tensor& in) { return submit(plan_exchange(Operation::all_gather, out, in, 0), out, in); }
-Work HostCommunicator::broadcast_async(const torch::Tensor& inout, int root) { return submit(plan_exchange(Operation::broadcast, inout, inout, root), inout, inout); }
-Work HostCommunicator::gather_async(const torch::Tensor& out, const torch::Tensor& in, int root) { return submit(plan_exchange(Operation::gather, out, in, root), out, in); }
-Work HostCommunicator::scatter_async(const torch::Tensor& out, const torch::Tensor& in, int root) { return submit(plan_exchange(Operation::scatter, out, in, root), out, in); }
-Work HostCommunicator::all_to_all_async(const torch::Tensor& out, const torch::Tensor& in) { return submit(plan_exchange(Operation::all_to_all, out, in, 0), out, in); }
+Work HostCommunicator::start(const Plan& plan, const torch::Tensor& out, const torch::Tensor& in) {
+  if (plan.operation == Operation::send || plan.operation == Operation::recv) return carry(post(plan, std::make_shared<torch::Tensor>(in)));
+  return Work(std::make_shared<JobState>(lane_.submit([this, plan, out, in] { run_collective(plan); })));
+}
 
 void HostCommunicator::barrier() {
   count(Operation::barrier);
   lane_.run([&] { group_->meet(Call{Operation::barrier}); });
 }
 
-std::shared_ptr<Message> HostCommunicator::post(bool sending, const torch::Tensor& tensor, int peer, int tag) {
-  const Operation operation = sending ? Operation::send : Operation::recv;
-  check_peer(operation, peer);
-  const View data = view(operation, sending ? "in" : "out", tensor);
-  count(operation);
+std::shared_ptr<Message> HostCommunicator::post(const Plan& plan, std::shared_ptr<void> keep_alive) {
   Mailbox& mailbox = group_->mailbox();
-  return sending ? mailbox.send(peer, tag, data.data, data.count, data.dtype) : mailbox.recv(peer, tag, data.data, data.count, data.dtype);
+  if (plan.operation == Operation::send) return mailbox.send(plan.root, plan.tag, plan.in, plan.count, plan.dtype, std::move(keep_alive));
+  return mailbox.recv(plan.root, plan.tag, plan.out, plan.count, plan.dtype, std::move(keep_alive));
 }
 
-void HostCommunicator::send(const torch::Tensor& in, int to, int tag) { group_->mailbox().wait(*post(true, in, to, tag)); }
-void HostCommunicator::recv(const torch::Tensor& out, int from, int tag) { group_->mailbox().wait(*post(false, out, from, tag)); }
-Work HostCommunicator::send_async(const torch::Tensor& in, int to, int tag) { return carry(post(true, in, to, tag), in); }
-Work HostCommunicator::recv_async(const torch::Tensor& out, int from, int tag) { return carry(post(false, out, from, tag), out); }
-
-Work HostCommunicator::carry(std::shared_ptr<Message> message, const torch::Tensor& tensor) {
-  message->keep_alive = std::make_shared<torch::Tensor>(tensor);
+Work HostCommunicator::carry(std::shared_ptr<Message> message) {
   if (!message->done.load(std::memory_order_acquire)) {
     std::lock_guard lock(mail_mutex_);
     mail_pending_ = true;
@@ -227,7 +92,11 @@ void HostCommunicator::serve_mail() {
       if (mail_stop_) return;
       mail_pending_ = false;
     }
-    group_->mailbox().drain(mail_stop_);
+    try {
+      group_->mailbox().drain(mail_stop_);
+    } catch (const std::exception&) {
+      // A broken wire: who waits for its message meets the same error, and throws it where it can be caught.
+    }
   }
 }
 
@@ -245,7 +114,7 @@ std::vector<std::string> HostCommunicator::all_gather_text(const std::string& mi
 
 torch::Tensor HostCommunicator::allocate(std::vector<int64_t> sizes, torch::Dtype type) {
   const auto dtype = dtype_of(type);
-  if (!dtype) refuse(Operation::allocate, fmt::format("dtype {} is not supported", c10::toString(type)));
+  if (!dtype) throw usage_error("allocate", fmt::format("dtype {}, which no backend moves", c10::toString(type)));
   size_t count_ = 1;
   for (const int64_t size : sizes) count_ *= static_cast<size_t>(size);
   count(Operation::allocate);
@@ -277,7 +146,7 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
     std::vector<int64_t> all(2 * size_);
     group_->exchange(Operation::all_gather, all.data(), mine, 2, Dtype::int64, 0);
     const auto exchange = [&](const std::string& text) { return all_gather_text(text); };
-    if (color < 0) return Fabric::join_as_stranger(exchange);
+    if (color < 0) return fabric_->join_as_stranger(exchange);
     std::vector<int> positions;
     for (int r = 0; r < size_; ++r)
       if (all[2 * r] == color) positions.push_back(r);
@@ -294,18 +163,14 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
 Traffic HostCommunicator::traffic() const {
   Traffic traffic;
   traffic.bytes_sent = group_->bytes_sent() + group_->mailbox().bytes_sent();
-  for (size_t i = 0; i < calls_.size(); ++i) {
-    const int64_t calls = calls_[i].load(std::memory_order_relaxed);
-    traffic.calls += calls;
-    if (calls) traffic.calls_by_operation[name_of(static_cast<Operation>(i))] = calls;
-  }
+  add_calls(traffic);
   return traffic;
 }
 
 void HostCommunicator::reset_traffic() {
   group_->reset_bytes_sent();
   group_->mailbox().reset_bytes_sent();
-  for (auto& calls : calls_) calls = 0;
+  reset_calls();
 }
 
 void HostCommunicator::finish() {

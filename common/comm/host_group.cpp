@@ -29,9 +29,15 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 // Slots large enough to amortise a step, small enough that two of each rank stay in the shared cache.
 size_t slot_bytes_for(int ranks) { return std::min<size_t>(size_t{128 << 10} * std::max(2, ranks), 1 << 20); }
 
-// Whole elements, and whole cache lines, so that no two ranks write to one.
+// One slice per rank: whole elements, and whole cache lines, so that no two ranks write to one.
 struct Slices {
   Slices(size_t count, int ranks, size_t element) : count_(count), each_(round_up((count + ranks - 1) / ranks, std::max<size_t>(1, 64 / element))) {}
+  // The same cuts over fewer elements.
+  Slices first(size_t count) const {
+    Slices fewer = *this;
+    fewer.count_ = count;
+    return fewer;
+  }
   size_t begin(int rank) const { return std::min(count_, rank * each_); }
   size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
 
@@ -171,10 +177,13 @@ void HostGroup::reduce(void* out, const void* in, size_t count, Dtype dtype, Red
 void HostGroup::reduce_staged(void* out_, const void* in_, size_t count, Dtype dtype, ReduceOp op, int root) {
   const auto* in = static_cast<const std::byte*>(in_);
   auto* out = static_cast<Bytes>(out_);
-  const size_t element = size_of(dtype), per_chunk = slot_bytes_ / element;
-  const uint64_t first = chunk_, chunks = std::max<size_t>(1, (count + per_chunk - 1) / per_chunk);
+  const size_t element = size_of(dtype), most = slot_bytes_ / element;
+  const uint64_t first = chunk_, chunks = std::max<size_t>(1, (count + most - 1) / most);
+  const size_t per_chunk = std::min(most, round_up((count + chunks - 1) / chunks, 64));
   const bool takes = root < 0 || root == rank_;
-  const auto slices_of = [&](uint64_t c) { return Slices(std::min(per_chunk, count - std::min(count, c * per_chunk)), size(), element); };
+  // All chunks have the same cuts, also the last: while a peer still reads my result of chunk c, I stage chunk c + 2 around it.
+  const Slices cuts(per_chunk, size(), element);
+  const auto slices_of = [&](uint64_t c) { return cuts.first(std::min(per_chunk, count - std::min(count, c * per_chunk))); };
   const auto stage = [&](uint64_t c) {
     const Slices slices = slices_of(c);
     const auto* from = in + c * per_chunk * element;

@@ -20,7 +20,6 @@ struct Message {
   std::byte* data = nullptr;  // read only if sending
   size_t bytes = 0;
   size_t moved = 0;
-  bool matched = false;           // a receive that has its message
   std::exception_ptr error;       // valid once done
   std::shared_ptr<void> keep_alive;
   std::atomic<bool> done{false};
@@ -29,9 +28,9 @@ struct Message {
 class Mailbox {
  public:
   virtual ~Mailbox() = default;
-  // The memory must live until `done`.
-  virtual std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype) = 0;
-  virtual std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype) = 0;
+  // The memory must live until `done`; `keep_alive` is held until then.
+  virtual std::shared_ptr<Message> send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive = nullptr) = 0;
+  virtual std::shared_ptr<Message> recv(int from, int tag, void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive = nullptr) = 0;
   // Waits on the caller's thread, moving all messages on; throws after the time limit.
   virtual void wait(Message& message) = 0;
   // Moves messages on until none is left, sleeping when nothing can move; for the background thread. Ends early on `stop`.

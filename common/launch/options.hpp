@@ -31,7 +31,7 @@ class Options {
   CLI::App& app() { return app_; }
   const std::string& name() const { return name_; }
 
-  // Throws CLI::ParseError for --help (exit 0) and for bad flags; Process::run turns it into the exit code.
+  // Throws CLI::ParseError for --help and for bad flags; Process::start turns it into the right end.
   void parse(int argc, char** argv);
 
   // steps and batch with the program's defaults filled in.

@@ -22,6 +22,19 @@ std::string host_name() {
   return name;
 }
 
+// --help was asked for and given: nothing is wrong, and nothing more is to be done.
+struct HelpGiven {};
+
+void parse(Options& options, int argc, char** argv, bool is_root) {
+  try {
+    options.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw usage_error(options.name(), error.what(), "--help");
+    if (is_root) fmt::print("{}", options.app().help());
+    throw HelpGiven{};
+  }
+}
+
 }  // namespace
 
 Process::Process(int argc, char** argv) : argc_(argc), argv_(argv), host_(host_name()) {
@@ -40,8 +53,8 @@ int Process::run(const std::function<void()>& body) {
     body();
     end_in_order();
     return static_cast<int>(Exit::good);
-  } catch (const CLI::ParseError& error) {
-    return report_parse(error);
+  } catch (const HelpGiven&) {
+    return static_cast<int>(Exit::good);
   } catch (const Skip& skip) {
     const int code = report_skip(skip);
     end_in_order();
@@ -55,7 +68,7 @@ int Process::run(const std::function<void()>& body) {
 
 void Process::start(Options& options) {
   options_ = &options;
-  options.parse(argc_, argv_);
+  parse(options, argc_, argv_, is_root());
   if (identity_error_) throw *identity_error_;
   if (identity_.source == Identity::Source::mpi) start_mpi();
   rendezvous_ = mpi_started_                                         ? rendezvous_by_mpi(options.timeout_s)
@@ -147,17 +160,6 @@ void Process::end_in_order() {
 // When every rank fails alike (a wrong flag), mpirun kills the others as soon as one ends: rank 0 must speak first.
 void Process::let_root_speak_first() const {
   if (identity_.rank != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-}
-
-int Process::report_parse(const CLI::ParseError& error) const {
-  if (error.get_exit_code() == 0) {  // --help
-    if (is_root()) options_->app().exit(error);
-    return 0;
-  }
-  let_root_speak_first();
-  const Error usage = usage_error(options_->name(), error.what(), "--help");
-  if (is_root()) fmt::print(stderr, "{}\n", error_line(usage, rank(), std::max(1, world_size()), host_, -1));
-  return static_cast<int>(Exit::usage);
 }
 
 int Process::report_skip(const Skip& skip) const {

@@ -73,7 +73,6 @@ class Process {
   void learn_places();
   void pick_device();
   void end_in_order();
-  int report_parse(const CLI::ParseError& error) const;
   int report_skip(const Skip& skip) const;
   void let_root_speak_first() const;
 

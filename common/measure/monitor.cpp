@@ -36,16 +36,16 @@ std::vector<std::unique_ptr<Probe>> standard_probes(const std::string& gpu) {
   return probes;
 }
 
-Monitor::Monitor(double interval_s, std::vector<std::unique_ptr<Probe>> probes) : probes_(std::move(probes)), start_s_(now_s()) {
+DeviceMonitor::DeviceMonitor(double interval_s, std::vector<std::unique_ptr<Probe>> probes) : probes_(std::move(probes)), start_s_(now_s()) {
   if (!(interval_s > 0)) throw usage_error("monitor", "the interval must be positive");
   MonitorSample unused;  // loads are differences: this is what the first sample is compared with
   for (const auto& probe : probes_) probe->fill(unused);
   thread_ = std::thread([this, interval_s] { run(interval_s); });
 }
 
-Monitor::~Monitor() { stop(); }
+DeviceMonitor::~DeviceMonitor() { stop(); }
 
-void Monitor::run(double interval_s) {
+void DeviceMonitor::run(double interval_s) {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, std::chrono::duration<double>(interval_s), [this] { return stopping_; })) {
     lock.unlock();  // a slow driver must not hold up samples()
@@ -54,7 +54,7 @@ void Monitor::run(double interval_s) {
   }
 }
 
-void Monitor::take_sample() {
+void DeviceMonitor::take_sample() {
   MonitorSample sample;
   sample.time_s = now_s() - start_s_;
   for (const auto& probe : probes_) probe->fill(sample);
@@ -62,7 +62,7 @@ void Monitor::take_sample() {
   samples_.push_back(sample);
 }
 
-void Monitor::stop() {
+void DeviceMonitor::stop() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -73,12 +73,12 @@ void Monitor::stop() {
   take_sample();
 }
 
-std::vector<MonitorSample> Monitor::samples() const {
+std::vector<MonitorSample> DeviceMonitor::samples() const {
   const std::lock_guard lock(mutex_);
   return samples_;
 }
 
-Monitor::Statistics Monitor::statistics(double MonitorSample::*column) const {
+DeviceMonitor::Statistics DeviceMonitor::statistics(double MonitorSample::*column) const {
   Statistics result;
   for (const MonitorSample& sample : samples()) {
     const double value = sample.*column;
@@ -89,7 +89,7 @@ Monitor::Statistics Monitor::statistics(double MonitorSample::*column) const {
   return result;
 }
 
-std::string Monitor::summary() const {
+std::string DeviceMonitor::summary() const {
   struct Part {
     const char* label;
     double MonitorSample::*column;
@@ -111,7 +111,7 @@ std::string Monitor::summary() const {
   return text + fmt::format("{} samples by{}", samples().size(), names);
 }
 
-void Monitor::write_csv(const std::string& path) const {
+void DeviceMonitor::write_csv(const std::string& path) const {
   std::ofstream file(path);
   std::string line;
   for (const Column& column : columns) line += fmt::format("{}{}", line.empty() ? "" : ",", column.name);

@@ -1,7 +1,7 @@
 // What the machine does while a program runs, sampled by a background thread: CPU load always, the GPU through NVML where there
 // is one. NVML is opened at run time: a machine without a driver needs neither the library nor its header.
 //
-//   Monitor monitor(0.5, standard_probes("0"));
+//   DeviceMonitor monitor(0.5, standard_probes("0"));
 //   ... train ...
 //   monitor.stop();
 //   fmt::print("{}\n", monitor.summary());
@@ -47,12 +47,12 @@ std::unique_ptr<Probe> nvml_probe(const std::string& device, std::string* why = 
 // The CPU, and the GPU unless `gpu` is empty or absent.
 std::vector<std::unique_ptr<Probe>> standard_probes(const std::string& gpu);
 
-class Monitor {
+class DeviceMonitor {
  public:
-  Monitor(double interval_s, std::vector<std::unique_ptr<Probe>> probes);
-  ~Monitor();  // stops
-  Monitor(const Monitor&) = delete;
-  Monitor& operator=(const Monitor&) = delete;
+  DeviceMonitor(double interval_s, std::vector<std::unique_ptr<Probe>> probes);
+  ~DeviceMonitor();  // stops
+  DeviceMonitor(const DeviceMonitor&) = delete;
+  DeviceMonitor& operator=(const DeviceMonitor&) = delete;
 
   void stop();  // takes a last sample, so that a short run has one; again: nothing
   std::vector<MonitorSample> samples() const;

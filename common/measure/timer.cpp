@@ -24,7 +24,10 @@ void StepTimer::start() {
 
 void StepTimer::stop() {
   finish_device_work();
-  const double seconds = timer_.seconds();
+  add(timer_.seconds());
+}
+
+void StepTimer::add(double seconds) {
   if (warmup_ > 0) {
     --warmup_;
   } else {

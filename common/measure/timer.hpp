@@ -32,7 +32,8 @@ class StepTimer {
  public:
   explicit StepTimer(int64_t warmup) : warmup_(warmup) {}
   void start();
-  void stop();                                                // the first `warmup` steps are dropped
+  void stop();                                               // the first `warmup` steps are dropped
+  void add(double seconds);                                  // a step that was timed by other means, as stop() does
   const std::vector<double>& mine() const { return mine_; }  // this rank's own times
 
   // Collective: one all_reduce over all steps at the end, so that timing adds no traffic to the steps themselves.

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
+
+#include "comm/gloo_wire.hpp"  // gloo_missing
 
 namespace manyranks::test {
 namespace {
@@ -48,6 +51,7 @@ int main(int argc, char** argv) {
     Options options("test", "a GoogleTest program on ranks");
     options.timeout_s = 60;
     process.start(options);
+    if (options.backend == "gloo" && std::getenv("MANYRANKS_FORCE_WIRE") && !gloo_missing().empty()) throw Skip("gloo", gloo_missing());
     auto& listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
     auto* reporter = new test::Reporter(process.rank());  // GoogleTest owns it

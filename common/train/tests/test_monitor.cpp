@@ -49,8 +49,8 @@ std::vector<std::unique_ptr<Probe>> only(std::unique_ptr<Probe> probe) {
   return probes;
 }
 
-TEST(Monitor, SamplesUntilStopped) {
-  Monitor monitor(1e-3, only(std::make_unique<CountingProbe>()));
+TEST(DeviceMonitor, SamplesUntilStopped) {
+  DeviceMonitor monitor(1e-3, only(std::make_unique<CountingProbe>()));
   while (monitor.samples().size() < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   monitor.stop();
   const auto samples = monitor.samples();
@@ -69,9 +69,9 @@ TEST(Monitor, SamplesUntilStopped) {
   EXPECT_EQ(monitor.samples().size(), samples.size());
 }
 
-TEST(Monitor, ShortRunHasOneSampleAndACsv) {
+TEST(DeviceMonitor, ShortRunHasOneSampleAndACsv) {
   const Folder folder;
-  Monitor monitor(3600, only(std::make_unique<CountingProbe>()));
+  DeviceMonitor monitor(3600, only(std::make_unique<CountingProbe>()));
   monitor.stop();
   monitor.write_csv(folder / "m.csv");
   std::istringstream lines(text_of(folder / "m.csv"));
@@ -82,7 +82,7 @@ TEST(Monitor, ShortRunHasOneSampleAndACsv) {
   EXPECT_EQ(row.substr(row.find(',')), ",,,,,,1");
   EXPECT_FALSE(std::getline(lines, more));
   EXPECT_THROW(monitor.write_csv("/nowhere/m.csv"), Error);
-  EXPECT_THROW(Monitor(0, {}), Error);
+  EXPECT_THROW(DeviceMonitor(0, {}), Error);
 }
 
 void write_proc(const Folder& folder, const std::string& cpu, const std::string& user_and_system) {

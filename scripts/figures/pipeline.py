@@ -1,0 +1,64 @@
+"""Pipeline: the idle share of a step (the bubble) against the number of microbatches."""
+import results
+from figures import style
+
+UNIT = "bubble fraction"
+
+
+def microbatches(row):
+    """From the word "m=8" in the workload, else samples per step over samples per microbatch."""
+    named = row.parameter("m")
+    if named is not None:
+        return named
+    return row["global_batch"] // row["batch"] if row["batch"] and row["global_batch"] else None
+
+
+def stages(row):
+    return row.parameter("p") or row["ranks"]
+
+
+def groups_of(rows):
+    chosen = [row for row in rows if row["unit"] == UNIT and row["measured"] is not None and microbatches(row) is not None]
+    return list(results.grouped(chosen, lambda row: (stages(row), row["kind"], row["device"])).values())
+
+
+def points_of(rows):
+    """{schedule: [(m, Point of measured in %, predicted in % or None, oversubscribed)]}"""
+    made = {}
+    for schedule, group in results.grouped(rows, lambda row: row["variant"]).items():
+        by_m = results.grouped(group, microbatches)
+        made[schedule] = [(m, results.summary(100 * row["measured"] for row in by_m[m]),
+                           None if by_m[m][0]["predicted"] is None else 100 * by_m[m][0]["predicted"], any(row["oversubscribed"] for row in by_m[m])) for m in sorted(by_m)]
+    return made
+
+
+def figures(rows):
+    for group in groups_of(rows):
+        yield draw(group)
+
+
+def draw(rows):
+    first = rows[0]
+    panel = style.Panel("microbatches per step", "bubble (% of step idle)", "%", interval=True)
+    figure, (ax,) = style.axes(1, width=5.2, height=3.9)
+    handles, over = [], False
+    for index, (schedule, points) in enumerate(points_of(rows).items()):
+        handles.append(style.draw_series(ax, index, schedule, [(m, point) for m, point, *_ in points], [flag for *_, flag in points]))
+        theory = [(m, predicted) for m, _, predicted, _ in points if predicted is not None]
+        if theory:
+            ax.plot(*zip(*theory), linestyle="none", marker="+", markersize=9, color=style.look(index)["color"], zorder=1, gid=f"theory:{schedule}")
+        panel.series[schedule] = [(m, point.median) for m, point, *_ in points]
+        panel.repeats[schedule] = [point.n for _, point, *_ in points]
+        over = over or any(flag for *_, flag in points)
+    counts = sorted({microbatches(row) for row in rows})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(counts, [str(m) for m in counts])
+    ax.minorticks_off()
+    ax.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
+    title = f"Pipeline bubble, {stages(first)} stages ({first['kind']})"
+    ax.set_title(title, fontsize=10)
+    style.legend_below(figure, [*handles, style.Line2D([], [], linestyle="none", marker="+", color="#444444", markersize=9, label="theory"),
+                                *([style.hollow_handle()] if over else [])])
+    waits = " Stages wait instead of computing." if first["kind"] == "synthetic" else ""
+    return style.Figure(style.slug("bubble", f"p{stages(first)}", first["kind"] if first["kind"] != "measured" else "", first["device"] if first["device"] != "cpu" else ""),
+                        title, f"{title}: idle share of a step against microbatches.{waits}", rows, [panel], figure, modelled="Crosses: predicted by the schedule's formula")

@@ -1,0 +1,133 @@
+"""The report in a real browser: it opens without errors, asks nobody outside for anything, and each image is there and not blank."""
+import contextlib
+import http.server
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import made_up
+import report
+from reporting import formats
+
+BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+# Runs in a copy of the page: draws each image and counts its colours. The page itself has no script.
+PROBE = """<script>
+window.addEventListener('load', () => {
+  const seen = [...document.images].map(image => {
+    const canvas = document.createElement('canvas');
+    canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+    if (!image.naturalWidth) return {name: image.parentElement.id, width: 0, colours: 0, ink: 0};
+    const context = canvas.getContext('2d');
+    context.drawImage(image, 0, 0);
+    const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+    const colours = new Set(); let ink = 0;
+    for (let i = 0; i < pixels.length; i += 4) { colours.add(pixels[i] << 16 | pixels[i + 1] << 8 | pixels[i + 2]); if (pixels[i] + pixels[i + 1] + pixels[i + 2] < 700) ink++; }
+    return {name: image.parentElement.id, width: image.naturalWidth, colours: colours.size, ink: ink * 4 / pixels.length};
+  });
+  document.body.insertAdjacentHTML('beforeend', '<pre id="probe"></pre>');
+  document.getElementById('probe').textContent = JSON.stringify(seen);
+});
+</script>"""
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """Every request that the browser makes to anybody ends here, is written down, and gets no answer."""
+
+    def __init__(self):
+        self.asked = []
+        asked = self.asked
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_error(502)
+
+            do_CONNECT = do_POST = do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        data = made_up.write(cls.folder / "a.csv", made_up.ladder() + made_up.bubbles() + made_up.scaling())
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert report.main([str(data), "--out", str(cls.folder / "r.html")]) == 0
+        cls.text = (cls.folder / "r.html").read_text()
+
+    def open(self, text):
+        """(page after loading, complaints in the console, requests to anybody)"""
+        (self.folder / "copy.html").write_text(text)
+        proxy = Proxy()
+        self.addCleanup(proxy.server_close)
+        self.addCleanup(proxy.shutdown)
+        flags = ["--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                 "--disable-default-apps", "--disable-extensions", f"--proxy-server=127.0.0.1:{proxy.server_port}", "--proxy-bypass-list=<-loopback>", "--enable-logging=stderr", "--v=0",
+                 f"--user-data-dir={self.folder / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
+        if os.geteuid() == 0:
+            flags.append("--no-sandbox")
+        done = subprocess.run([BROWSER, *flags, f"file://{self.folder}/copy.html"], capture_output=True, text=True, timeout=240)
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        # The browser's own household (updates, sign-in) is not the page's doing.
+        own = re.compile(r"google(apis)?\.com|gvt1\.com|gstatic\.com")
+        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line], [path for path in proxy.asked if not own.search(path)]
+
+    def with_probe(self, text):
+        return text.replace(formats.POLICY, formats.POLICY + "; script-src 'unsafe-inline'").replace("</body>", PROBE + "</body>")
+
+    def test_as_it_is_no_complaints_and_no_requests(self):
+        dom, complaints, asked = self.open(self.text)
+        self.assertIn("Findings", dom)
+        self.assertEqual((complaints, asked), ([], []))
+
+    def test_every_image_is_there_and_not_blank(self):
+        dom, complaints, asked = self.open(self.with_probe(self.text))
+        seen = json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL).group(1))
+        self.assertEqual((complaints, asked), ([], []))
+        self.assertEqual(len(seen), self.text.count("<img "))
+        self.assertGreater(len(seen), 4)
+        for image in seen:
+            self.assertGreater(image["width"], 300, image)
+            self.assertGreater(image["colours"], 20, image)
+            self.assertGreater(image["ink"], 0.005, image)
+
+    def test_the_checks_can_fail(self):
+        """A blank or broken image, an outside request and an error are each noticed."""
+        blank = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+        outside = '<img src="http://example.invalid/x.png">'
+        broken = self.with_probe(self.text).replace("img-src data:", "img-src data: http:").replace("</body>", f'{outside}<figure id="blank"><img src="{blank}"></figure>'
+                                                                                                 "<script>console.error('oh no')</script></body>")
+        dom, complaints, asked = self.open(broken)
+        self.assertTrue(any("oh no" in line for line in complaints))
+        self.assertTrue(any("example.invalid" in path for path in asked), asked)
+        seen = {image["name"]: image for image in json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL).group(1))}
+        self.assertLess(seen["blank"]["colours"], 20)
+
+    def test_the_policy_stops_what_should_not_be_there(self):
+        dom, complaints, asked = self.open(self.text.replace("</body>", '<img src="http://example.invalid/x.png"><script>document.title = "ran"</script></body>'))
+        self.assertEqual(asked, [])
+        self.assertTrue(any("Content Security Policy" in line for line in complaints))
+        self.assertNotIn("<title>ran", dom)
+
+
+if __name__ == "__main__":
+    if not BROWSER:
+        reason = "no chromium on PATH (Debian package chromium)"
+        print(f"manyranks: skipped (chromium): {reason}", file=sys.stderr)
+        sys.exit(1 if "chromium" in os.environ.get("MANYRANKS_REQUIRE", "").split(",") else 77)
+    unittest.main()

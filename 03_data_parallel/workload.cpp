@@ -135,7 +135,9 @@ std::string Comparison::text() const {
 }
 
 void report_step(Process& process, const Workload& workload, const std::string& variant, const Exposed& exposed, double predicted_bytes, double measured_bytes) {
-  if (process.is_root())
+  const bool compared = exposed.without.median > 0;  // ZeRO-3 has no step without communication
+  if (process.is_root() && !compared) fmt::print("  step {}\n", format_seconds(exposed.with.median));
+  if (process.is_root() && compared)
     fmt::print("  step {}, without communication {}: exposed {}\n", format_seconds(exposed.with.median), format_seconds(exposed.without.median),
                format_seconds(std::max(0.0, exposed.seconds)));
   Row row;
@@ -144,7 +146,8 @@ void report_step(Process& process, const Workload& workload, const std::string& 
   row.set("variant", variant).set("workload", workload.kind).set("kind", "measured").set("dtype", "float32");
   row.set("batch", workload.batch_size()).set("global_batch", workload.batch_size() * process.world_size());
   row.set("rate", static_cast<double>(workload.batch_size() * process.world_size()) / exposed.with.median).set("rate_unit", "samples/s");
-  row.set("sent_bytes", measured_bytes).set("compute_s", exposed.without.median).set("exposed_comm_s", exposed.seconds);
+  row.set("sent_bytes", measured_bytes);
+  if (compared) row.set("compute_s", exposed.without.median).set("exposed_comm_s", exposed.seconds);
   row.set("predicted", predicted_bytes).set("measured", measured_bytes).set("unit", "bytes/step");
   write_row(process, row);
   write_samples(process, variant, exposed.with.samples);

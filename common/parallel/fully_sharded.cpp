@@ -165,10 +165,11 @@ std::vector<torch::Tensor> FullySharded::gather_all() {
   return all;
 }
 
-int64_t FullySharded::largest_unit_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& unit : units_) bytes = std::max<int64_t>(bytes, unit->row.padded() * 4);
-  return bytes;
+int64_t FullySharded::two_largest_neighbours_bytes() const {
+  int64_t elements = 0;
+  for (size_t u = 0; u < units_.size(); ++u)
+    elements = std::max(elements, units_[u]->row.padded() + (u > 0 ? units_[u - 1]->row.padded() : 0));
+  return elements * static_cast<int64_t>(parameters_.element_size());
 }
 
 }  // namespace manyranks

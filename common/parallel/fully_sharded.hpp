@@ -37,8 +37,8 @@ class FullySharded {
   // Every parameter's value, copied, in the order of trainable_parameters(model). Collective.
   std::vector<torch::Tensor> gather_all();
 
-  int64_t largest_unit_bytes() const;
-  int64_t shard_elements() const { return parameters_.numel(); }
+  // What may be gathered at one time: a unit and its neighbour.
+  int64_t two_largest_neighbours_bytes() const;
 
  private:
   struct Sharded;

@@ -23,7 +23,7 @@ struct ChunkedRow {
   ChunkedRow(int64_t count, int64_t chunk_bytes, int ranks);
   int64_t padded() const { return padded_; }                      // elements of the row
   int64_t shard() const { return padded_ / ranks_; }              // elements that one rank owns
-  size_t chunks() const { return static_cast<size_t>((padded_ + chunk_ - 1) / chunk_); }
+  size_t chunks() const { return padded_ ? static_cast<size_t>((padded_ + chunk_ - 1) / chunk_) : 0; }
   int64_t begin(size_t chunk) const { return static_cast<int64_t>(chunk) * chunk_; }                      // in the row
   int64_t size(size_t chunk) const { return std::min(chunk_, padded_ - begin(chunk)); }
   int64_t shard_begin(size_t chunk) const { return begin(chunk) / ranks_; }                               // in a shard

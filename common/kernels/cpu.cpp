@@ -1,0 +1,55 @@
+// One loop per kernel, compiled for several instruction sets; the loader picks when the program starts, so a binary moves
+// between nodes. The bits are the same in all of them: see functors.hpp.
+#include <algorithm>
+
+#include "kernels/kernels.hpp"
+
+// target_clones works through ifunc resolvers, which run before a sanitizer is ready.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(MANYRANKS_SANITIZE)
+#define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define MANYRANKS_CLONES
+#endif
+
+namespace manyranks::kernels::cpu {
+
+MANYRANKS_CLONES
+void sgd(const Sgd& step, float* __restrict__ parameter, const float* __restrict__ gradient, float* __restrict__ velocity,
+         int64_t count) {
+  const Sgd local = step;  // `step` could alias the buffers as far as the compiler knows
+  for (int64_t i = 0; i < count; ++i) local(parameter[i], gradient[i], velocity[i]);
+}
+
+MANYRANKS_CLONES
+void adam(const Adam& step, float* __restrict__ parameter, const float* __restrict__ gradient, float* __restrict__ mean,
+          float* __restrict__ square, int64_t count) {
+  const Adam local = step;
+  for (int64_t i = 0; i < count; ++i) local(parameter[i], gradient[i], mean[i], square[i]);
+}
+
+MANYRANKS_CLONES
+bool scale(const Scale& scale, float* __restrict__ values, int64_t count) {
+  const Scale local = scale;
+  unsigned bad = 0;  // an OR instead of an early exit: it vectorises, and all values are scaled either way
+  for (int64_t i = 0; i < count; ++i) bad |= local(values[i]) ? 1U : 0U;
+  return bad == 0;
+}
+
+MANYRANKS_CLONES
+double sum_of_squares(const float* __restrict__ values, int64_t count) {
+  // Sixteen running sums, not one: additions of one sum must wait for each other, those of sixteen need not, and the order
+  // stays fixed (a compiler may not reorder it by itself).
+  constexpr int64_t lanes = 16;
+  const Square square;
+  double sums[lanes] = {};
+  const int64_t whole = count / lanes * lanes;
+  for (int64_t i = 0; i < whole; i += lanes) {
+    for (int64_t lane = 0; lane < lanes; ++lane) sums[lane] += square(values[i + lane]);
+  }
+  for (int64_t i = whole; i < count; ++i) sums[i - whole] += square(values[i]);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace manyranks::kernels::cpu

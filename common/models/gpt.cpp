@@ -1,0 +1,130 @@
+#include "models/gpt.hpp"
+
+#include <cmath>
+
+#include "launch/errors.hpp"
+#include "models/kinds.hpp"
+
+namespace manyranks {
+
+using torch::nn::Embedding;
+using torch::nn::LayerNorm;
+using torch::nn::LayerNormOptions;
+using torch::nn::Linear;
+using torch::nn::LinearOptions;
+
+GptAttention::GptAttention(const ModelShape& shape) : heads_(shape.heads), dropout_(shape.dropout) {
+  c_attn = register_module("c_attn", Linear(shape.width, 3 * shape.width));
+  c_proj = register_module("c_proj", Linear(shape.width, shape.width));
+  residual_dropout_ = register_module("resid_dropout", torch::nn::Dropout(shape.dropout));
+}
+
+torch::Tensor GptAttention::forward(const torch::Tensor& x) {
+  const int64_t n = x.size(0), t = x.size(1), c = x.size(2);
+  const auto parts = c_attn(x).split(c, 2);  // 3 of (N, T, C)
+  const auto by_head = [&](const torch::Tensor& part) { return part.view({n, t, heads_, c / heads_}).transpose(1, 2); };
+  const torch::Tensor y = at::scaled_dot_product_attention(  // (N, heads, T, C/heads); never holds the (T, T) scores whole
+      by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, is_training() ? dropout_ : 0.0, /*is_causal=*/true);
+  return residual_dropout_(c_proj(y.transpose(1, 2).reshape({n, t, c})));
+}
+
+GptMlp::GptMlp(const ModelShape& shape) {
+  c_fc = register_module("c_fc", Linear(shape.width, 4 * shape.width));
+  c_proj = register_module("c_proj", Linear(4 * shape.width, shape.width));
+  dropout_ = register_module("dropout", torch::nn::Dropout(shape.dropout));
+}
+
+torch::Tensor GptMlp::forward(const torch::Tensor& x) { return dropout_(c_proj(torch::gelu(c_fc(x), "tanh"))); }
+
+GptBlock::GptBlock(const ModelShape& shape) {
+  ln_1 = register_module("ln_1", LayerNorm(LayerNormOptions({shape.width})));
+  attn = register_module("attn", std::make_shared<GptAttention>(shape));
+  ln_2 = register_module("ln_2", LayerNorm(LayerNormOptions({shape.width})));
+  mlp = register_module("mlp", std::make_shared<GptMlp>(shape));
+}
+
+torch::Tensor GptBlock::forward(torch::Tensor x) {
+  x = x + attn->forward(ln_1(x));
+  return x + mlp->forward(ln_2(x));
+}
+
+namespace {
+
+// Tokens (N, T) -> (N, T, C).
+class GptEmbedding : public Unit {
+ public:
+  explicit GptEmbedding(const ModelShape& shape) : context_(shape.context) {
+    wte = register_module("wte", Embedding(shape.vocab, shape.width));
+    wpe = register_module("wpe", Embedding(shape.context, shape.width));
+    drop = register_module("drop", torch::nn::Dropout(shape.dropout));
+  }
+  torch::Tensor forward(torch::Tensor tokens) override {
+    if (tokens.dim() != 2 || tokens.size(1) > context_) {
+      throw usage_error("gpt", "tokens must be (N, T) with T <= " + std::to_string(context_));
+    }
+    return drop(wte(tokens) + wpe(torch::arange(tokens.size(1), tokens.options())));
+  }
+  Embedding wte{nullptr}, wpe{nullptr};
+  torch::nn::Dropout drop{nullptr};
+
+ private:
+  int64_t context_;
+};
+
+// (N, T, C) -> logits (N, T, vocab). Tied, it holds the embedding itself: one tensor in two units.
+class GptHead : public Unit {
+ public:
+  GptHead(const ModelShape& shape, const Embedding& tied) {
+    ln_f = register_module("ln_f", LayerNorm(LayerNormOptions({shape.width})));
+    if (shape.tie_weights) {
+      wte = register_module("wte", tied);
+    } else {
+      lm_head = register_module("lm_head", Linear(LinearOptions(shape.width, shape.vocab).bias(false)));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) override { return torch::linear(ln_f(x), lm_head ? lm_head->weight : wte->weight); }
+
+  LayerNorm ln_f{nullptr};
+  Linear lm_head{nullptr};
+  Embedding wte{nullptr};
+};
+
+class Gpt : public Model {
+ public:
+  explicit Gpt(const ModelShape& shape) : Model("gpt", shape) {
+    auto embedding = add_unit(std::make_shared<GptEmbedding>(shape));
+    register_module("wte", embedding->wte);
+    register_module("wpe", embedding->wpe);
+    register_module("drop", embedding->drop);
+    auto blocks = register_module("h", std::make_shared<Names>());
+    for (int64_t i = 0; i < shape.layers; ++i) {
+      blocks->register_module(std::to_string(i), add_unit(std::make_shared<GptBlock>(shape)));
+    }
+    auto head = add_unit(std::make_shared<GptHead>(shape, embedding->wte));
+    register_module("ln_f", head->ln_f);
+    if (head->lm_head) register_module("lm_head", head->lm_head);
+    initialise();
+  }
+
+ private:
+  // GPT-2: normal with 0.02, biases 0; what is added to the residual stream (2 per block) is scaled down by its depth.
+  void initialise() {
+    torch::NoGradGuard no_grad;
+    const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(shape().layers));
+    for (auto& item : named_parameters()) {
+      const bool is_residual = item.key().ends_with("c_proj.weight");
+      const bool is_norm = item.key().find("ln_") != std::string::npos;
+      if (item.key().ends_with("bias")) {
+        item.value().zero_();
+      } else if (!is_norm) {
+        item.value().normal_(0.0, is_residual ? residual : 0.02);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Model> make_gpt(const ModelShape& shape) { return std::make_shared<Gpt>(shape); }
+
+}  // namespace manyranks

@@ -144,6 +144,8 @@ class ReducerRival : public Strategy {
     for (const auto& [name, tensor] : trainable_parameters(model_)) values.push_back(tensor.detach().clone());
     return values;
   }
+  NamedTensors state() override { return {}; }
+  void set_steps_done(int64_t) override {}
 
  private:
   Model& model_;

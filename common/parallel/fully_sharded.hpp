@@ -37,6 +37,9 @@ class FullySharded {
   // Every parameter's value, copied, in the order of trainable_parameters(model). Collective.
   std::vector<torch::Tensor> gather_all();
 
+  Optimizer& optimizer() { return *optimizer_; }
+  const torch::Tensor& parameter_shard() const { return parameters_; }
+
   // What may be gathered at one time: a unit and its neighbour.
   int64_t two_largest_neighbours_bytes() const;
 

@@ -118,6 +118,12 @@ void GradientBuckets::rebuild() {
   seen_.clear();
 }
 
+std::vector<std::pair<std::string, torch::Tensor>> GradientBuckets::by_parameter(const torch::Tensor& flat) const {
+  std::vector<std::pair<std::string, torch::Tensor>> parts;
+  for (const Slot& slot : slots_) parts.emplace_back(slot.parameter.name, flat.narrow(0, slot.begin, slot.parameter.tensor.numel()));
+  return parts;
+}
+
 std::vector<std::string> GradientBuckets::names_in_order() const {
   std::vector<std::string> names;
   for (const size_t i : order_) names.push_back(slots_[i].parameter.name);

@@ -70,6 +70,8 @@ class GradientBuckets {
   size_t size() const { return buckets_.size(); }
   int64_t elements(size_t bucket) const { return buckets_[bucket].count; }
   std::vector<std::string> names_in_order() const;
+  // The parts of a tensor in the order of the flat buffers (optimiser state), named, as rows.
+  std::vector<std::pair<std::string, torch::Tensor>> by_parameter(const torch::Tensor& flat) const;
 
  private:
   struct Slot {

@@ -16,7 +16,7 @@ class GradientHook {
 
  private:
   std::shared_ptr<std::function<void()>> function_;
-  std::shared_ptr<torch::autograd::Node> node_;  // the parameter holds its node only weakly: without this the hook is gone
+  c10::intrusive_ptr<torch::autograd::Node> node_;  // the parameter holds its node only weakly: without this the hook is gone
 };
 
 }  // namespace manyranks

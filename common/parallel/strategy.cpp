@@ -1,5 +1,7 @@
 #include "parallel/strategy.hpp"
 
+#include <fmt/format.h>
+
 #include "launch/errors.hpp"
 #include "models/model.hpp"
 #include "parallel/fully_sharded.hpp"
@@ -7,6 +9,14 @@
 
 namespace manyranks {
 namespace {
+
+// Tensors of a list of optimisers, numbered.
+NamedTensors state_of(const std::vector<Optimizer*>& optimizers) {
+  NamedTensors tensors;
+  for (size_t i = 0; i < optimizers.size(); ++i)
+    for (const auto& [name, tensor] : optimizers[i]->state()) tensors.emplace_back(fmt::format("optimizer.{}.{}", i, name), tensor);
+  return tensors;
+}
 
 class OverRanks : public Strategy {
  public:
@@ -19,8 +29,17 @@ class OverRanks : public Strategy {
     for (const auto& [name, tensor] : trainable_parameters(model_)) values.push_back(tensor.detach().clone());
     return values;
   }
+  NamedTensors state() override {
+    NamedTensors tensors = state_of(optimizers());
+    for (const auto& [name, tensor] : trainable_parameters(model_)) tensors.emplace_back("model." + name, tensor.detach());
+    return tensors;
+  }
+  void set_steps_done(int64_t steps) override {
+    for (Optimizer* optimizer : optimizers()) optimizer->set_steps_done(steps);
+  }
 
  protected:
+  virtual std::vector<Optimizer*> optimizers() = 0;
   Communicator& world_;
   Model& model_;
 };
@@ -45,6 +64,9 @@ class Flat : public OverRanks {
     optimizer_->step(learning_rate, gradient_scale);
     flat_.zero_grad();
   }
+
+ protected:
+  std::vector<Optimizer*> optimizers() override { return {optimizer_.get()}; }
 
  private:
   static Model& replicated(Communicator& world, Model& model) {
@@ -72,6 +94,17 @@ class Overlapped : public OverRanks {
     optimizer_->step(learning_rate, gradient_scale);
     buckets_.zero_grad();
   }
+  // By parameter: the order of the flat buffers is another one before the first step.
+  NamedTensors state() override {
+    NamedTensors tensors;
+    for (const auto& [kind, flat] : NamedTensors(optimizer_->state()))
+      for (const auto& [name, part] : buckets_.by_parameter(flat)) tensors.emplace_back(fmt::format("optimizer.{}.{}", kind, name), part);
+    for (const auto& [name, tensor] : trainable_parameters(model_)) tensors.emplace_back("model." + name, tensor.detach());
+    return tensors;
+  }
+
+ protected:
+  std::vector<Optimizer*> optimizers() override { return {optimizer_.get()}; }
 
  private:
   GradientBuckets buckets_;
@@ -83,6 +116,9 @@ class Zero12 : public OverRanks {
   Zero12(int stage, Communicator& world, Model& model, const StrategyOptions& options)
       : OverRanks(world, model), sharded_(world, model, stage, options.buckets.bytes, options.make_optimizer) {}
   void step(double learning_rate, double gradient_scale) override { sharded_.step(learning_rate, gradient_scale); }
+
+ protected:
+  std::vector<Optimizer*> optimizers() override { return sharded_.optimizers(); }
 
  private:
   ZeroSharded sharded_;
@@ -96,6 +132,14 @@ class Zero3 : public OverRanks {
   void follow() override { sharded_.follow(); }
   void step(double learning_rate, double gradient_scale) override { sharded_.step(learning_rate, gradient_scale); }
   std::vector<torch::Tensor> gather_parameters() override { return sharded_.gather_all(); }
+  NamedTensors state() override {
+    NamedTensors tensors = state_of(optimizers());
+    tensors.emplace_back("parameter shard", sharded_.parameter_shard());
+    return tensors;
+  }
+
+ protected:
+  std::vector<Optimizer*> optimizers() override { return {&sharded_.optimizer()}; }
 
  private:
   FullySharded sharded_;

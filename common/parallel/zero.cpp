@@ -56,6 +56,12 @@ ZeroSharded::ZeroSharded(Communicator& world, torch::nn::Module& module, int sta
   });
 }
 
+std::vector<Optimizer*> ZeroSharded::optimizers() const {
+  std::vector<Optimizer*> all;
+  for (const auto& optimizer : optimizers_) all.push_back(optimizer.get());
+  return all;
+}
+
 void ZeroSharded::step(double learning_rate, double gradient_scale) {
   stream_->finish();
   buffers_->wait_all();

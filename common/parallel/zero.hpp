@@ -35,6 +35,7 @@ class ZeroSharded {
   void step(double learning_rate, double gradient_scale);
 
   const ChunkedRow& row() const { return row_; }
+  std::vector<Optimizer*> optimizers() const;
 
  private:
   Communicator& world_;

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "comm/fabric.hpp"
+#include "comm/gloo_wire.hpp"
 #include "comm/host_communicator.hpp"
 #include "comm/monitor.hpp"
+#include "comm/mpi_wire.hpp"
 #include "launch/process.hpp"
 
 namespace manyranks {
@@ -57,13 +59,26 @@ class WorldCommunicator : public HostCommunicator {
   std::unique_ptr<Monitor> monitor_;
 };
 
+// MANYRANKS_FORCE_WIRE=N treats each N ranks as a host of their own, so that the wires can be tested on one machine.
+std::string pretended_host(int rank) {
+  const char* ranks_per_host = std::getenv("MANYRANKS_FORCE_WIRE");
+  const int ranks = ranks_per_host ? std::atoi(ranks_per_host) : 0;
+  return ranks > 0 ? fmt::format("{} {}", host_identity(), rank / ranks) : host_identity();
+}
+
+// Where all ranks can be reached from: the master's address, or under MPI the first host.
+std::string meeting_point(const Process& process) {
+  if (process.nodes() == 1) return "";
+  return process.identity().master_address.empty() ? process.hosts()[0] : process.identity().master_address;
+}
+
 std::shared_ptr<Fabric> make_fabric(Process& process, const std::string& backend) {
   auto fabric = std::make_shared<Fabric>();
   fabric->backend = backend;
   fabric->world_rank = process.rank();
   fabric->timeout_s = process.options().timeout_s;
   const AllGather world = [&](const std::string& mine) { return process.rendezvous().all_gather(mine); };
-  const auto hosts = world(host_identity());
+  const auto hosts = world(pretended_host(process.rank()));
   std::vector<std::string> seen;
   std::vector<int> here;
   for (int r = 0; r < process.world_size(); ++r) {
@@ -78,6 +93,8 @@ std::shared_ptr<Fabric> make_fabric(Process& process, const std::string& backend
     here.push_back(r);
   }
   fabric->peers = std::make_shared<HostPeers>(index, here, world);
+  if (seen.size() > 1 && backend == "mpi") fabric->wire = make_mpi_wire(fabric->timeout_s);
+  if (seen.size() > 1 && backend == "gloo") fabric->wire = make_gloo_wire(process.rank(), process.world_size(), meeting_point(process), fabric->timeout_s, world);
   return fabric;
 }
 

@@ -23,9 +23,12 @@ struct Fabric {
   // A group of world ranks `members`, in this order, me among them. `all_gather` runs over the parent, where member i has the place
   // positions[i]. Every rank of the parent takes part in the all_gathers, also those with no new group (join_as_stranger).
   std::unique_ptr<Group> make_group(const std::vector<int>& members, const std::vector<int>& positions, const std::string& name, const AllGather& all_gather) const;
-  static void join_as_stranger(const AllGather& all_gather);
+  void join_as_stranger(const AllGather& all_gather) const;
 
   std::vector<int> members_on_my_host(const std::vector<int>& members) const;  // places in `members`
+
+ private:
+  int agree_on_channel(const AllGather& all_gather) const;
 };
 
 }  // namespace manyranks

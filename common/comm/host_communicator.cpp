@@ -277,7 +277,7 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
     std::vector<int64_t> all(2 * size_);
     group_->exchange(Operation::all_gather, all.data(), mine, 2, Dtype::int64, 0);
     const auto exchange = [&](const std::string& text) { return all_gather_text(text); };
-    if (color < 0) return Fabric::join_as_stranger(exchange);
+    if (color < 0) return fabric_->join_as_stranger(exchange);
     std::vector<int> positions;
     for (int r = 0; r < size_; ++r)
       if (all[2 * r] == color) positions.push_back(r);

@@ -35,6 +35,7 @@ class HostGroup : public Group {
   void exchange(Operation operation, void* out, const void* in, size_t count, Dtype dtype, int root) override;
   void meet(const Call& call) override;
   Mailbox& mailbox() override { return *mailbox_; }
+  MatchingMailbox& matching_mailbox() { return *mailbox_; }
 
   const std::vector<int>& members() const { return members_; }
   static constexpr size_t small_bytes = 8192;

@@ -20,7 +20,6 @@ struct Message {
   std::byte* data = nullptr;  // read only if sending
   size_t bytes = 0;
   size_t moved = 0;
-  bool matched = false;           // a receive that has its message
   std::exception_ptr error;       // valid once done
   std::shared_ptr<void> keep_alive;
   std::atomic<bool> done{false};

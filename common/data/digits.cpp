@@ -100,8 +100,8 @@ void ink_line(float* canvas, Point a, Point b, float radius, float strength) {
 }
 
 struct Difficulty {
-  double jitter = 0.035, rotation = 0.28, slant = 0.25, shift = 4.0, wave = 0.9, grain = 0.12;
-  int scribbles = 4;
+  double jitter = 0.035, rotation = 0.3, slant = 0.28, shift = 4.8, wave = 1.0, grain = 0.12;
+  int scribbles = 5;
 };
 
 // A smooth displacement of at most a pixel or two: one slow wave in each direction.

@@ -33,10 +33,10 @@ struct LoaderOptions {
   int prefetch = 2;  // batches made ahead: the bound on memory
   int keep = 1;      // batches that stay valid after next(): 2 while the last one is still being copied to a GPU
   Layout layout = Layout::chw;
-  Augment augment;
+  Augment augment = {};
   // value = (pixel / 255 - mean) / deviation, per channel; the last one serves all further channels.
   std::vector<float> mean = {0.0f}, deviation = {1.0f};
-  BufferHooks buffers;
+  BufferHooks buffers = {};
 };
 
 struct Batch {

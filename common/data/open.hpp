@@ -10,13 +10,13 @@
 namespace manyranks {
 
 struct OpenOptions {
-  std::string dir;                   // empty: the embedded data set
+  std::string dir = {};              // empty: the embedded data set
   Split split = Split::train;
   std::string embedded = "digits";   // digits | shapes | shapes224: what an empty dir means
   std::uint64_t seed = 1;            // of the embedded data sets
   std::int64_t size = 0;             // of the embedded data sets; 0: their usual size
   int idx_classes = 10;
-  ImageOptions image;                // for ImageFolder and shards
+  ImageOptions image = {};           // for ImageFolder and shards
 };
 
 // Known, in this order:

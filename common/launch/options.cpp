@@ -30,7 +30,7 @@ std::string Options::summary() const {
   std::string text = name_ + ":";
   for (const CLI::Option* option : app_.get_options()) {
     if (option->count() == 0 || option->get_name() == "--help") continue;
-    const bool is_flag = option->get_type_size() == 0;
+    const bool is_flag = option->get_items_expected_max() == 0;
     text += " " + option->get_name() + (is_flag ? "" : " " + CLI::detail::join(option->results(), ","));
   }
   if (app_.get_option("--seed")->count() == 0) text += fmt::format(" --seed {}", seed);

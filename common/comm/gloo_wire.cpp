@@ -1,0 +1,136 @@
+#include "comm/gloo_wire.hpp"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "comm/gloo_module.h"
+#include "launch/errors.hpp"
+
+namespace manyranks {
+namespace {
+
+std::string module_path() {
+  if (const char* path = std::getenv("MANYRANKS_GLOO_MODULE")) return path;
+#ifdef MANYRANKS_GLOO_MODULE
+  return MANYRANKS_GLOO_MODULE;
+#else
+  return "";
+#endif
+}
+
+const GlooInterface* open_module(std::string& trouble) {
+#ifdef MANYRANKS_SANITIZE
+  trouble = "sanitizers do not allow RTLD_DEEPBIND, which keeps Gloo apart from the one inside LibTorch";
+  return nullptr;
+#endif
+  if (module_path().empty()) {
+    trouble = "this was built without Gloo (Debian: libgloo-dev)";
+    return nullptr;
+  }
+  void* module = dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);  // never closed: Gloo's threads run in it
+  void* symbol = module ? dlsym(module, "manyranks_gloo_interface") : nullptr;
+  if (!symbol) {
+    trouble = dlerror();
+    return nullptr;
+  }
+  return reinterpret_cast<const GlooInterface* (*)()>(symbol)();
+}
+
+class GlooRequestOf : public Wire::Request {
+ public:
+  GlooRequestOf(const GlooInterface& gloo, GlooRequest* request) : gloo_(gloo), request_(request) {
+    if (!request_) throw lost_peer_error("gloo", "the connection to a peer is broken");
+  }
+  ~GlooRequestOf() override {
+    if (done_) gloo_.release(request_);  // otherwise the job is ending: its memory is still known to Gloo's thread
+  }
+  bool test() override {
+    const int state = done_ ? 1 : gloo_.test(request_);
+    if (state < 0) throw lost_peer_error("gloo", "the connection to a peer is broken");
+    return done_ = state == 1;
+  }
+  bool wait(Clock::time_point deadline) override {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    return done_ = done_ || gloo_.wait(request_, std::max<int64_t>(1, left)) == 1;
+  }
+
+ private:
+  const GlooInterface& gloo_;
+  GlooRequest* request_;
+  bool done_ = false;
+};
+
+class GlooWire : public Wire {
+ public:
+  GlooWire(const GlooInterface& gloo, GlooLink* link) : gloo_(gloo), link_(link) {}
+  ~GlooWire() override { gloo_.disconnect(link_); }
+  std::string name() const override { return "Gloo (tcp)"; }
+
+  std::unique_ptr<Request> send(int to, int channel, const void* data, size_t bytes) override {
+    return std::make_unique<GlooRequestOf>(gloo_, gloo_.send(link_, to, slot(true, to, channel), data, bytes));
+  }
+  std::unique_ptr<Request> recv(int from, int channel, void* data, size_t bytes) override {
+    return std::make_unique<GlooRequestOf>(gloo_, gloo_.recv(link_, from, slot(false, from, channel), data, bytes));
+  }
+
+ private:
+  // A slot per message, counted on both sides alike, keeps the order whatever Gloo does with equal slots.
+  uint64_t slot(bool sending, int peer, int channel) {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint64_t>(channel) << 32 | (counts_[{sending, peer, channel}]++ & 0xffffffff);
+  }
+  const GlooInterface& gloo_;
+  GlooLink* link_;
+  std::mutex mutex_;
+  std::map<std::tuple<bool, int, int>, uint64_t> counts_;
+};
+
+void gather_for_gloo(void* context, const char* mine, size_t bytes, GlooDeliver deliver, void* receiver) {
+  const auto all = (*static_cast<const AllGather*>(context))(std::string(mine, bytes));
+  for (size_t rank = 0; rank < all.size(); ++rank) deliver(receiver, static_cast<int>(rank), all[rank].data(), all[rank].size());
+}
+
+}  // namespace
+
+std::string address_towards(const std::string& target) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (target.empty() || getaddrinfo(target.c_str(), "9", &hints, &found) != 0) return "127.0.0.1";
+  char text[INET6_ADDRSTRLEN] = "127.0.0.1";
+  const int file = socket(found->ai_family, SOCK_DGRAM, 0);
+  sockaddr_storage mine{};
+  socklen_t length = sizeof mine;
+  // Connecting a datagram socket sends nothing: it only asks the routing table.
+  if (file >= 0 && connect(file, found->ai_addr, found->ai_addrlen) == 0 && getsockname(file, reinterpret_cast<sockaddr*>(&mine), &length) == 0)
+    getnameinfo(reinterpret_cast<sockaddr*>(&mine), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  if (file >= 0) close(file);
+  freeaddrinfo(found);
+  return text;
+}
+
+std::string gloo_missing() {
+  std::string trouble;
+  open_module(trouble);
+  return trouble;
+}
+
+std::shared_ptr<Wire> make_gloo_wire(int rank, int size, const std::string& master, double timeout_s, const AllGather& all_gather) {
+  std::string trouble;
+  const GlooInterface* gloo = open_module(trouble);
+  if (!gloo) throw unavailable_error("--backend gloo", trouble, "install libgloo-dev and build again, or --backend mpi");
+  char error[512] = "";
+  GlooLink* link = gloo->connect(rank, size, address_towards(master).c_str(), static_cast<int64_t>(timeout_s * 1000), gather_for_gloo,
+                                 const_cast<AllGather*>(&all_gather), error, sizeof error);
+  if (!link) throw lost_peer_error("connecting by gloo", error, "check that ranks can reach each other by TCP");
+  return std::make_shared<GlooWire>(*gloo, link);
+}
+
+}  // namespace manyranks

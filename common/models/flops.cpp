@@ -23,28 +23,35 @@ bool is_counted(std::string_view name) {
 
 const at::Tensor& tensor_input(const at::RecordFunction& call, size_t i) { return call.inputs()[i].toTensor(); }
 
-double flops_of(const at::RecordFunction& call, std::string_view name) {
-  const at::Tensor& out = call.outputs()[0].toTensor();
-  const auto outputs = static_cast<double>(out.numel());
+// Multiply-adds for each element of the result.
+int64_t depth_of_product(const at::RecordFunction& call, std::string_view name) {
   if (name == "aten::conv2d") {  // weight (out, in/groups, k, k)
     const at::Tensor& weight = tensor_input(call, 1);
-    return 2 * outputs * static_cast<double>(weight.numel() / weight.size(0));
+    return weight.numel() / weight.size(0);
   }
   if (name == "aten::scaled_dot_product_attention") {  // q (N, h, T, d), k (N, h, S, d): scores, then the weighted sum
-    return 4 * outputs * static_cast<double>(tensor_input(call, 1).size(-2));
+    return 2 * tensor_input(call, 1).size(-2);
   }
-  if (name == "aten::addmm") return 2 * outputs * static_cast<double>(tensor_input(call, 1).size(-1));
-  return 2 * outputs * static_cast<double>(tensor_input(call, 0).size(-1));
+  return tensor_input(call, name == "aten::addmm" ? 1 : 0).size(-1);
 }
+
+// Inputs are there only when a call starts, its result only when it ends: this carries one to the other.
+struct Pending : at::ObserverContext {
+  explicit Pending(int64_t product) : product(product) {}
+  int64_t product;
+};
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& call) {
-  if (current != nullptr && is_counted(call.name())) ++current->depth;
-  return nullptr;
+  if (current == nullptr || !is_counted(call.name())) return nullptr;
+  if (current->depth++ > 0) return std::make_unique<Pending>(0);
+  return std::make_unique<Pending>(depth_of_product(call, call.name()));
 }
 
-void on_end(const at::RecordFunction& call, at::ObserverContext*) {
-  if (current == nullptr || !is_counted(call.name())) return;
-  if (--current->depth == 0) current->flops += flops_of(call, call.name());
+void on_end(const at::RecordFunction& call, at::ObserverContext* context) {
+  if (current == nullptr || context == nullptr) return;
+  --current->depth;
+  const auto product = static_cast<double>(static_cast<Pending*>(context)->product);
+  if (product > 0) current->flops += 2 * product * static_cast<double>(call.outputs()[0].toTensor().numel());
 }
 
 // Keeps the observer registered only as long as it counts, also when the counted code throws.

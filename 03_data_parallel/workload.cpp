@@ -1,0 +1,156 @@
+#include "workload.hpp"
+
+#include "measure/provenance.hpp"  // write_row, fill
+#include "measure/statistics.hpp"  // median
+#include "measure/table.hpp"       // Table, format_bytes
+#include "measure/verify.hpp"      // expect_equal_bits
+#include "parallel/replicate.hpp"  // trainable_parameters
+#include "parallel/strategy.hpp"   // make_optimizer_by_name
+#include "train/flat_parameters.hpp"
+
+namespace manyranks {
+
+Workload::Workload(Options& options) : options_(options) {
+  options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember(model_kinds()));
+  options.app().add_option("--optimizer", optimizer, "sgd (with momentum) or adam")->check(CLI::IsMember({"sgd", "adam"}));
+}
+
+ModelShape Workload::shape() const {
+  ModelShape shape = usual_shape(kind);
+  if (kind == "resnet18" || kind == "resnet50" || kind == "vgg11") {  // CIFAR's shape: a step takes milliseconds, not seconds
+    shape.classes = 10;
+    shape.image = options_.quick && kind != "vgg11" ? 8 : 32;
+  }
+  if (options_.quick && kind == "convnet") shape.width = 8;
+  if (options_.quick && kind == "gpt") shape.layers = 2, shape.width = 32, shape.context = 16, shape.vocab = 64;
+  return shape;
+}
+
+std::shared_ptr<Model> Workload::make() const {
+  torch::manual_seed(options_.seed);
+  auto model = make_model(kind, shape());
+  model->train();
+  return model;
+}
+
+Samples Workload::samples(int64_t step, int rank, int64_t microbatch) const {
+  // One generator per (step, rank, microbatch): a sample does not depend on who draws it, nor on what was drawn before.
+  const auto key = options_.seed * 1000003ULL + static_cast<uint64_t>(step) * 4099ULL + static_cast<uint64_t>(rank) * 61ULL + static_cast<uint64_t>(microbatch);
+  auto random = at::make_generator<at::CPUGeneratorImpl>(key);
+  const ModelShape s = shape();
+  const int64_t n = batch_size();
+  if (kind == "gpt") return {torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong), torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong)};
+  return {torch::randn({n, s.channels, s.image, s.image}, random), torch::randint(0, s.classes, {n}, random, torch::kLong)};
+}
+
+MakeOptimizer Workload::optimizer_maker() const { return make_optimizer_by_name(optimizer); }
+
+Reference train_serially(const Workload& workload, Communicator& world, int64_t steps, int64_t microbatches) {
+  auto model = workload.make();
+  FlatParameters flat(*model);
+  auto optimizer = workload.optimizer_maker()(flat.parameters(), flat.gradients());
+  double loss_sum = 0;
+  for (int64_t step = 0; world.rank() == 0 && step < steps; ++step) {
+    torch::Tensor sum;
+    loss_sum = 0;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      flat.zero_grad();
+      for (int64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
+        const auto [x, y] = workload.samples(step, rank, microbatch);
+        const auto loss = cross_entropy(model->forward(x), y);
+        loss.backward();
+        loss_sum += loss.item<double>();
+      }
+      sum = rank == 0 ? flat.gradients().clone() : sum.add_(flat.gradients());
+    }
+    flat.gradients().copy_(sum);
+    optimizer->step(workload.learning_rate(), 1.0 / static_cast<double>(world.size() * microbatches));
+  }
+  world.broadcast(flat.parameters(), 0);
+  world.broadcast(flat.gradients(), 0);
+  Reference reference;
+  for (const auto& [name, tensor] : trainable_parameters(*model)) {
+    reference.parameters.push_back(tensor.detach());
+    reference.gradients.push_back(tensor.grad());
+  }
+  reference.loss = loss_sum / static_cast<double>(world.size() * microbatches);
+  return reference;
+}
+
+void verify_model(Process& process, const Model& model, const Reference& reference, int64_t steps) {
+  std::vector<torch::Tensor> parameters, gradients, expected;
+  for (const auto& [name, tensor] : trainable_parameters(model)) {
+    parameters.push_back(tensor.detach());
+    if (tensor.grad().defined()) {
+      expected.push_back(reference.gradients[parameters.size() - 1] + 0.0F);
+      gradients.push_back(tensor.grad() + 0.0F);
+    }
+  }
+  expect_equal_bits("gradient", gradients, expected);
+  expect_equal_bits("parameter", parameters, reference.parameters);
+  if (process.is_root())
+    fmt::print("  {} equal the serial run's, bit by bit, after {} steps on {} rank(s)\n", gradients.empty() ? "parameters" : "gradients and parameters", steps, process.world_size());
+}
+
+Exposed time_exposed(Communicator& world, int64_t pairs, const std::function<void(bool communicate)>& step) {
+  StepTimer with(1), without(1);
+  for (int64_t i = 0; i < pairs + 1; ++i) {
+    for (const bool communicate : {true, false}) {
+      world.barrier();
+      StepTimer& timer = communicate ? with : without;
+      timer.start();
+      step(communicate);
+      timer.stop();
+    }
+  }
+  Exposed exposed{with.over_ranks(world), without.over_ranks(world)};
+  std::vector<double> differences;
+  for (size_t i = 0; i < exposed.with.samples.size(); ++i) differences.push_back(exposed.with.samples[i] - exposed.without.samples[i]);
+  exposed.seconds = median(differences);
+  return exposed;
+}
+
+double all_reduce_bytes(int64_t elements, int ranks) { return 2.0 * (ranks - 1) / ranks * 4.0 * static_cast<double>(elements); }
+
+namespace {
+
+std::string error_text(double predicted, double measured) {
+  return predicted == 0 ? (measured == 0 ? "0.0%" : "-") : fmt::format("{:+.2f}%", 100.0 * (measured - predicted) / predicted);
+}
+
+}  // namespace
+
+void Comparison::bytes(const std::string& quantity, double predicted, double measured) {
+  rows_.push_back({quantity, format_bytes(static_cast<int64_t>(predicted)), format_bytes(static_cast<int64_t>(measured)), error_text(predicted, measured)});
+}
+
+void Comparison::count(const std::string& quantity, double predicted, double measured) {
+  rows_.push_back({quantity, fmt::format("{:g}", predicted), fmt::format("{:g}", measured), error_text(predicted, measured)});
+}
+
+std::string Comparison::text() const {
+  Table table({"quantity", "predicted", "measured", "error"});
+  for (const auto& row : rows_) table.add(row);
+  return table.text(2);
+}
+
+void report_step(Process& process, const Workload& workload, const std::string& variant, const Exposed& exposed, double predicted_bytes, double measured_bytes) {
+  const bool compared = exposed.without.median > 0;  // ZeRO-3 has no step without communication
+  if (process.is_root() && !compared) fmt::print("  step {}\n", format_seconds(exposed.with.median));
+  if (process.is_root() && compared)
+    fmt::print("  step {}, without communication {}: exposed {}\n", format_seconds(exposed.with.median), format_seconds(exposed.without.median),
+               format_seconds(std::max(0.0, exposed.seconds)));
+  Row row;
+  fill(row, process.world());
+  fill(row, exposed.with);
+  row.set("variant", variant).set("workload", workload.kind).set("kind", "measured").set("dtype", "float32");
+  row.set("batch", workload.batch_size()).set("global_batch", workload.batch_size() * process.world_size());
+  row.set("rate", static_cast<double>(workload.batch_size() * process.world_size()) / exposed.with.median).set("rate_unit", "samples/s");
+  row.set("sent_bytes", measured_bytes);
+  if (compared) row.set("compute_s", exposed.without.median).set("exposed_comm_s", exposed.seconds);
+  row.set("predicted", predicted_bytes).set("measured", measured_bytes).set("unit", "bytes/step");
+  write_row(process, row);
+  write_samples(process, variant, exposed.with.samples);
+}
+
+}  // namespace manyranks

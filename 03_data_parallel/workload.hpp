@@ -1,0 +1,84 @@
+// What the lessons of this chapter share: a model to train, the serial run that they must equal, and the report.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"  // Communicator
+#include "launch/process.hpp"     // Process, Options
+#include "measure/csv.hpp"        // Row
+#include "measure/timer.hpp"      // Timing
+#include "models/model.hpp"       // Model
+#include "parallel/zero.hpp"      // MakeOptimizer
+
+namespace manyranks {
+
+struct Samples {
+  torch::Tensor x, y;
+};
+
+// Samples are random: these lessons are about bits, bytes and seconds. 10_large_batch and 11_train learn something real.
+class Workload {
+ public:
+  explicit Workload(Options& options);  // adds --model and --optimizer
+
+  std::string kind = "convnet", optimizer = "adam";
+  double learning_rate() const { return optimizer == "adam" ? 1e-3 : 0.01; }
+
+  int64_t steps() const { return options_.steps_or(20, 5); }         // verified
+  int64_t timed_steps() const { return options_.steps_or(30, 4); }   // timed
+  int64_t batch_size() const { return options_.batch_or(options_.quick ? 4 : 32); }
+
+  ModelShape shape() const;
+  std::shared_ptr<Model> make() const;                                    // the same weights on every rank and every call
+  Samples samples(int64_t step, int rank, int64_t microbatch = 0) const;  // this rank's part of the step's batch
+  MakeOptimizer optimizer_maker() const;
+
+ private:
+  const Options& options_;
+};
+
+struct Reference {
+  std::vector<torch::Tensor> parameters;  // after the last step, in the order of trainable_parameters()
+  std::vector<torch::Tensor> gradients;   // of the last step, summed over shards
+  double loss = 0;                        // of the last step, mean over shards
+};
+
+// The job as one process would do it: every rank's samples in turn, gradients added in rank order, one optimiser step.
+// Rank 0 runs it, and everybody gets the result. Collective.
+Reference train_serially(const Workload& workload, Communicator& world, int64_t steps, int64_t microbatches = 1);
+
+// Every parameter's bits, and if it still has them whole, the gradients' (up to the sign of zero: 0 + (-0) is 0 where
+// gradients were added to a cleared buffer). Says so on rank 0, or ends the job with exit 1.
+void verify_model(Process& process, const Model& model, const Reference& reference, int64_t steps);
+
+// A step with and without communication, by turns, so that both meet the same machine. Exposed communication is the
+// difference, never the wait after backward: a communication thread that takes the CPU from backward hides nothing.
+struct Exposed {
+  Timing with, without;
+  double seconds = 0;  // median over pairs
+};
+Exposed time_exposed(Communicator& world, int64_t pairs, const std::function<void(bool communicate)>& step);
+
+// Elements per rank times 4, for an all-reduce of `elements` floats over n ranks: 2(n-1)/n. Half of it for a reduce-scatter
+// or an all-gather of that many in total.
+double all_reduce_bytes(int64_t elements, int ranks);
+
+// "quantity | predicted | measured | error" on rank 0.
+class Comparison {
+ public:
+  void bytes(const std::string& quantity, double predicted, double measured);
+  void count(const std::string& quantity, double predicted, double measured);
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Prints the line about time, and writes the CSV row.
+void report_step(Process& process, const Workload& workload, const std::string& variant, const Exposed& exposed, double predicted_bytes, double measured_bytes);
+
+}  // namespace manyranks

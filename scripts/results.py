@@ -34,8 +34,8 @@ class Row(dict):
     line = 0
 
     def parameter(self, name):
-        """A number given as a word "name=value" in the workload or variant ("gpt m=8"), or None."""
-        found = re.search(rf"(?:^|\s){re.escape(name)}=(\d+)(?:\s|$)", f"{self['workload']} {self['variant']}")
+        """A number given as a word "name=value" in the workload, variant or unit ("gpt m=8"), or None."""
+        found = re.search(rf"(?:^|\s){re.escape(name)}=(\d+)(?:\s|$)", f"{self['workload']} {self['variant']} {self['unit']}")
         return int(found.group(1)) if found else None
 
 

@@ -5,7 +5,7 @@ Which rows make which figure (columns of DESIGN.md):
   step split   data_wait_s, compute_s, exposed_comm_s, optimizer_s   a stack per variant and number of ranks
   bandwidth    bytes and busbw_GBs                                   workload is the operation, variant the algorithm or the rival
   prediction   predicted, measured and unit                          all but the bubbles
-  bubble       predicted or measured with unit "bubble fraction"     variant is the schedule; microbatches as "m=8", stages as "p=4" in workload
+  bubble       measured (and predicted) with a unit "bubble ..."     variant is the schedule; "p=4 m=8 v=2" in workload or unit: stages, microbatches, chunks
   memory       peak_bytes                                            a bar per variant and number of ranks
   ladder       lesson *_ladder with rate and rate_unit               variant is the rung, in the order of the file
   precision    loss, of two or more dtypes                           over iterations if there are several, else one dot each

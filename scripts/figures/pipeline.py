@@ -2,11 +2,14 @@
 import results
 from figures import style
 
-UNIT = "bubble fraction"
+
+def is_bubble(row):
+    """The unit says so: "bubble", "bubble counted" (from the schedule, not from a run), "bubble p=4 m=8"."""
+    return row["unit"].split(" ")[0] == "bubble"
 
 
 def microbatches(row):
-    """From the word "m=8" in the workload, else samples per step over samples per microbatch."""
+    """From the word "m=8" in the workload or unit, else samples per step over samples per microbatch."""
     named = row.parameter("m")
     if named is not None:
         return named
@@ -18,14 +21,17 @@ def stages(row):
 
 
 def groups_of(rows):
-    chosen = [row for row in rows if row["unit"] == UNIT and row["measured"] is not None and microbatches(row) is not None]
-    return list(results.grouped(chosen, lambda row: (stages(row), row["kind"], row["device"])).values())
+    chosen = [row for row in rows if is_bubble(row) and row["measured"] is not None and microbatches(row) is not None]
+    return list(results.grouped(chosen, lambda row: (row["lesson"], stages(row), row["kind"], row["device"])).values())
 
 
 def points_of(rows):
     """{schedule: [(m, Point of measured in %, predicted in % or None, oversubscribed)]}"""
     made = {}
-    for schedule, group in results.grouped(rows, lambda row: row["variant"]).items():
+    chunks = lambda row: row.parameter("v") or 1  # noqa: E731
+    several = {variant for variant, group in results.grouped(rows, lambda row: row["variant"]).items() if len(set(map(chunks, group))) > 1}
+    label = lambda row: f"{row['variant']}, v={chunks(row)}" if row["variant"] in several else row["variant"]  # noqa: E731
+    for schedule, group in results.grouped(rows, label).items():
         by_m = results.grouped(group, microbatches)
         made[schedule] = [(m, results.summary(100 * row["measured"] for row in by_m[m]),
                            None if by_m[m][0]["predicted"] is None else 100 * by_m[m][0]["predicted"], any(row["oversubscribed"] for row in by_m[m])) for m in sorted(by_m)]
@@ -55,10 +61,10 @@ def draw(rows):
     ax.set_xticks(counts, [str(m) for m in counts])
     ax.minorticks_off()
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
-    title = f"Pipeline bubble, {stages(first)} stages ({first['kind']})"
+    title = f"Pipeline bubble, {stages(first)} stages, {first['lesson']} ({first['kind']})"
     ax.set_title(title, fontsize=10)
     style.legend_below(figure, [*handles, style.Line2D([], [], linestyle="none", marker="+", color="#444444", markersize=9, label="theory"),
                                 *([style.hollow_handle()] if over else [])])
     waits = " Stages wait instead of computing." if first["kind"] == "synthetic" else ""
-    return style.Figure(style.slug("bubble", f"p{stages(first)}", first["kind"] if first["kind"] != "measured" else "", first["device"] if first["device"] != "cpu" else ""),
+    return style.Figure(style.slug("bubble", first["lesson"], f"p{stages(first)}", first["kind"] if first["kind"] != "measured" else "", first["device"] if first["device"] != "cpu" else ""),
                         title, f"{title}: idle share of a step against microbatches.{waits}", rows, [panel], figure, modelled="Crosses: predicted by the schedule's formula")

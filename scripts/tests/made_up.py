@@ -84,8 +84,8 @@ def bubbles():
         for p, kind in ((2, "measured"), (4, "synthetic")):
             for m in (1, 2, 4, 8, 16):
                 theory = (p - 1) / (v * m + p - 1)
-                made += [row(chapter="06_pipeline", lesson="bench_bubble", variant=schedule, workload=f"gpt p={p} m={m}", kind=kind, ranks=p, batch=4,
-                             global_batch=4 * m, oversubscribed="false", predicted=theory, measured=theory + 0.01 + 0.004 * repeat, unit="bubble fraction",
+                made += [row(chapter="06_pipeline", lesson="bench_bubble", variant=schedule, workload=f"p={p} m={m} v={v}", kind=kind, ranks=p, batch=4,
+                             global_batch=4 * m, oversubscribed="false", predicted=theory, measured=theory + 0.01 + 0.004 * repeat, unit="bubble",
                              repeat=repeat) for repeat in (1, 2, 3)]
     return made
 

@@ -139,7 +139,7 @@ class Against(Folder):
     def test_bubble(self):
         data = made_up.bubbles()
         made = self.figures(data, "bubble")
-        self.assertEqual([figure.name for figure in made], ["bubble_p2", "bubble_p4_synthetic"])
+        self.assertEqual([figure.name for figure in made], ["bubble_bench_bubble_p2", "bubble_bench_bubble_p4_synthetic"])
         self.assertEqual(made[1].description()["panels"][0]["points"], {"gpipe": 5, "1f1b": 5, "interleaved": 5})
         self.assertEqual(dict(made[0].panels[0].series["gpipe"])[1], 100 * (0.5 + 0.01 + 0.008))
         self.assertIn("Synthetic", style.caption(made[1]))
@@ -148,6 +148,13 @@ class Against(Folder):
     def test_bubble_without_named_microbatches(self):
         data = [{**row, "workload": "gpt"} for row in made_up.bubbles()]
         self.assertEqual([m for m, _ in self.figures(data, "bubble")[0].panels[0].series["gpipe"]], [1, 2, 4, 8, 16])
+
+    def test_bubble_with_parameters_in_the_unit(self):
+        data = [{**row, "workload": "gpt", "unit": f"bubble {row['workload']}", "batch": "", "global_batch": ""} for row in made_up.bubbles()]
+        self.assertEqual([m for m, _ in self.figures(data, "bubble")[0].panels[0].series["gpipe"]], [1, 2, 4, 8, 16])
+        self.assertEqual(self.figures(data, "prediction"), [])
+        data += [{**row, "unit": row["unit"].replace("v=2", "v=4")} for row in data if row["variant"] == "interleaved"]
+        self.assertEqual(list(self.figures(data, "bubble")[0].panels[0].series), ["gpipe", "1f1b", "interleaved, v=2", "interleaved, v=4"])
 
     def test_memory(self):
         (figure,) = self.figures(made_up.memory(), "memory")

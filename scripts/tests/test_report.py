@@ -148,7 +148,7 @@ class Paper(Folder):
         out = self.report(file, "--paper", code=1)
         self.assertIn("ladder_resnet18_cpu: refused for a paper: repeats: 1 at the least repeated point, 3 asked for", out)
         self.assertNotIn('<figure id="ladder_resnet18_cpu"', self.page())
-        self.assertIn('<figure id="bubble_p2"', self.page())
+        self.assertIn('<figure id="bubble_bench_bubble_p2"', self.page())
         self.assertIn("Methods", self.page())
 
 

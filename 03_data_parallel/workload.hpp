@@ -1,7 +1,7 @@
 // What the lessons of this chapter share: a model to train, the serial run that they must equal, and the report.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <string>

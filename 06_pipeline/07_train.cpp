@@ -8,6 +8,7 @@
 // You see     the balance of the cut, gradients equal to the serial run over all replicas, and a loss that falls
 // Not here    tensor parallelism inside a stage, mixed precision and checkpoints: chapters 04, 05 and common/train
 // Read next   partition.cpp; then 07_challenge
+#include <torch/optim.h>
 #include <filesystem>
 
 #include "check.hpp"                 // expect_sound

@@ -5,7 +5,7 @@
 //   Run run = engine.run(inputs);                                            // gradients are now in the parameters
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <chrono>
 #include <map>

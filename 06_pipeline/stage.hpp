@@ -1,7 +1,7 @@
 // What one virtual stage computes, microbatch by microbatch: the mathematics. The wire is the engine's (engine.hpp).
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <map>

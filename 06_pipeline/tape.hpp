@@ -6,7 +6,7 @@
 // there and goes one step, to the parameters.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <vector>
 

@@ -1,3 +1,4 @@
+#include <torch/optim.h>
 #include "reducer_rival.hpp"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -1,4 +1,5 @@
 // Split backward: the same bits as the whole one, and no layer's input gradient twice.
+#include <torch/nn.h>
 #include <gtest/gtest.h>
 
 #include "measure/verify.hpp"

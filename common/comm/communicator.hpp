@@ -6,7 +6,7 @@
 //   work.wait();
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <cstdint>
 #include <map>

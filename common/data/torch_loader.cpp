@@ -1,7 +1,7 @@
 #include "data/torch_loader.hpp"
 
 #include <torch/cuda.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <map>
 #include <utility>

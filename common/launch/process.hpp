@@ -11,7 +11,7 @@
 //   }
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <atomic>
 #include <functional>

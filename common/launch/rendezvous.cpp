@@ -1,7 +1,7 @@
 #include "launch/rendezvous.hpp"
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <chrono>
 #include <thread>

@@ -1,7 +1,7 @@
 #include "measure/timer.hpp"
 
 #include <ATen/Context.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <stdexcept>
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 #include <torch/version.h>
 #ifdef MANYRANKS_HAVE_CUDA
 #include <ATen/cuda/CUDAContext.h>

@@ -1,4 +1,5 @@
 // Two convolutions and two linear layers: enough for 28x28 digits. At the usual shape 421,642 parameters.
+#include <torch/nn.h>
 #include "models/kinds.hpp"
 
 namespace manyranks {

@@ -1,7 +1,7 @@
 // How much arithmetic a model needs, for MFU (model FLOPs utilisation) and the roofline.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include "models/model.hpp"
 

@@ -1,3 +1,4 @@
+#include <torch/nn.h>
 #include "models/gpt.hpp"
 
 #include <cmath>

@@ -2,7 +2,8 @@
 // parallelism (chapter 04) split it, and compare with it.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include "launch/torch.hpp"
 
 #include "models/model.hpp"
 

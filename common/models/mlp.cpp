@@ -1,4 +1,5 @@
 // The smallest model, and with no hidden layer a linear one. A unit is a layer with its activation.
+#include <torch/nn.h>
 #include "models/kinds.hpp"
 
 namespace manyranks {

@@ -1,3 +1,4 @@
+#include <torch/nn.h>
 #include "models/model.hpp"
 
 #include <unordered_set>

@@ -10,7 +10,7 @@
 // second time: model->parameters() and all units' parameters() are the same tensors.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <memory>

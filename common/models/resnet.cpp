@@ -1,5 +1,6 @@
 // ResNet-18 and -50 (He et al. 2015; the stride of a bottleneck on its 3x3 convolution, as torchvision has it). Units: stem, each
 // residual block, head. Layers are made and initialised in torchvision's order, so one seed gives the same weights there.
+#include <torch/nn.h>
 #include "models/kinds.hpp"
 
 namespace manyranks {

@@ -1,5 +1,6 @@
 // VGG-11 (Simonyan and Zisserman 2014): 132.9 M parameters, 123.6 M of them in three linear layers, against little arithmetic: the
 // model whose gradients are hardest to hide. Units: each convolution, each linear layer.
+#include <torch/nn.h>
 #include "models/kinds.hpp"
 
 namespace manyranks {

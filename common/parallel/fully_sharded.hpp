@@ -9,7 +9,7 @@
 // finds the same bits when the unit is back.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <memory>
 #include <vector>

@@ -11,7 +11,7 @@
 // place would take 16: zero, read, read, write) and makes .grad() a view of it. Buckets lie in memory that peers can read.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <memory>

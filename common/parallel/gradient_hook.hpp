@@ -2,7 +2,7 @@
 // twice, and never if it is not used. On the thread that called backward() (CPU), or on the device's own (CUDA).
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <memory>

@@ -6,7 +6,7 @@
 //   chunks:      [   0    |   1    |   2    |   3     ]     chunk c: [part of rank 0 | part of rank 1 | ...]
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <memory>

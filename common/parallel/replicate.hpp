@@ -1,7 +1,7 @@
 // Before the first step every rank must hold the same model: the same parameters in the same order, with rank 0's values.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <string>
 #include <vector>

@@ -6,7 +6,7 @@
 //   strategy->step(learning_rate);
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <memory>
 #include <string>

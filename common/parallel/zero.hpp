@@ -9,7 +9,7 @@
 // Every element is updated by one rank, with the same arithmetic: the same bits as DDP.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <functional>
 #include <memory>

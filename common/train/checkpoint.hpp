@@ -2,7 +2,7 @@
 // and counters. A run that resumes from it goes on with the same bits.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <string>
 

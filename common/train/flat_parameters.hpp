@@ -8,7 +8,7 @@
 //   flat.zero_grad();                      // never model->zero_grad(): its default drops the views
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <string>
 #include <vector>

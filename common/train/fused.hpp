@@ -1,7 +1,7 @@
 // The kernels on tensors: picks CPU or GPU by the tensor's device, and the current stream. float32, contiguous.
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include "kernels/functors.hpp"  // kernels::Sgd, kernels::Adam
 

@@ -5,7 +5,7 @@
 //   optimizer.step(schedule(step), clip_factor(sum_of_squares(flat.gradients()), 1.0));
 #pragma once
 
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <map>
 #include <string>

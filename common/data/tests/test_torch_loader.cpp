@@ -1,6 +1,6 @@
 // The tensors are the loader's buffers, in the layout asked for.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include "data/shapes.hpp"
 #include "data/torch_loader.hpp"

@@ -1,8 +1,9 @@
 // One optimiser step: ours (one pass over flat buffers) against torch::optim (one operator after another, per tensor), on
 // the tensors of a ResNet-18 and of a small gpt. Bytes per second count what the fused kernel must move: 20 per element
 // for SGD with momentum, 28 for Adam. Run with OMP_NUM_THREADS=1 to compare one thread with one thread.
+#include <torch/optim.h>
 #include <benchmark/benchmark.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include "models/model.hpp"
 #include "train/flat_parameters.hpp"

@@ -1,6 +1,6 @@
 // A test that needs a GPU: a matrix product there against the CPU's. Without one it is skipped (77), and fails where
 // MANYRANKS_REQUIRE names gpu.
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include "launch/process.hpp"   // Process, Options, Skip
 #include "measure/verify.hpp"   // expect_close

@@ -1,7 +1,7 @@
 #include "measure/allocator.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <thread>
 

@@ -2,7 +2,7 @@
 #include "measure/verify.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <cmath>
 

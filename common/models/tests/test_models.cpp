@@ -1,6 +1,6 @@
 // Published sizes, forward == composition of units, gradients that repeat, names that Python knows.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <set>
 

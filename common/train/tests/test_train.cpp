@@ -1,6 +1,7 @@
 // Flat buffers, fused optimisers against torch::optim, and training that goes on from a checkpoint with the same bits.
+#include <torch/optim.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include "launch/torch.hpp"
 
 #include <cstring>
 #include <filesystem>

@@ -97,7 +97,8 @@ int main(int argc, char** argv) {
     Communicator& world = process.world();
 
     // 2. Data: every sample to one rank, once per epoch.
-    OpenOptions open{options.data, Split::train, "shapes", options.seed, settings.train_size};
+    OpenOptions open;
+    open.dir = options.data, open.embedded = "shapes", open.seed = options.seed, open.size = settings.train_size;
     const std::shared_ptr<const Dataset> train = open_dataset(open);
     open.split = Split::test, open.size = settings.test_size;
     const std::shared_ptr<const Dataset> test = open_dataset(open);

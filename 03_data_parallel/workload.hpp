@@ -28,8 +28,9 @@ class Workload {
   std::string kind = "convnet", optimizer = "adam";
   double learning_rate() const { return optimizer == "adam" ? 1e-3 : 0.01; }
 
-  int64_t steps() const { return options_.steps_or(20, 5); }         // verified
-  int64_t timed_steps() const { return options_.steps_or(30, 4); }   // timed
+  int64_t steps() const { return options_.steps_or(is_large() ? 3 : 20, is_large() ? 2 : 5); }   // verified
+  int64_t timed_steps() const { return options_.steps_or(is_large() ? 10 : 30, 3); }             // timed
+  bool is_large() const { return kind.starts_with("resnet") || kind == "vgg11"; }  // seconds per step on one core
   int64_t batch_size() const { return options_.batch_or(options_.quick ? 4 : 32); }
 
   ModelShape shape() const;

@@ -9,6 +9,8 @@ namespace manyranks {
 
 // One unit: where its shard lies, and the storage that its parameters are views of.
 struct FullySharded::Sharded {
+  Sharded(std::vector<NamedParameter> parameters, ChunkedRow chunked) : in_order(std::move(parameters)), row(chunked) {}
+
   std::vector<NamedParameter> in_order;  // last first; empty: a unit without parameters
   ChunkedRow row;
   int64_t shard_begin = 0;               // in the rank's shard
@@ -35,7 +37,7 @@ FullySharded::FullySharded(Communicator& world, Model& model, int64_t bucket_byt
       count += item.value().numel();
     }
     std::reverse(parameters.begin(), parameters.end());
-    auto sharded = std::make_unique<Sharded>(Sharded{std::move(parameters), ChunkedRow(count, bucket_bytes / 2, world_.size())});
+    auto sharded = std::make_unique<Sharded>(std::move(parameters), ChunkedRow(count, bucket_bytes / 2, world_.size()));
     sharded->shard_begin = shard;
     shard += sharded->row.shard();
     if (count) largest_chunk = std::max(largest_chunk, sharded->row.size(0));

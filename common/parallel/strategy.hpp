@@ -21,7 +21,7 @@ class Model;
 
 struct StrategyOptions {
   MakeOptimizer make_optimizer;
-  BucketOptions buckets;  // zero1, zero2, zero3: `bytes` only
+  BucketOptions buckets = {};  // zero1, zero2, zero3: `bytes` only
 };
 
 class Strategy {

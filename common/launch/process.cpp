@@ -180,7 +180,8 @@ void Process::end_job(const Error& error) {
     _exit(code);
   }
   if (!rendezvous_) let_root_speak_first();
-  if (rendezvous_ || is_root()) fmt::print(stderr, "{}\n", line);
+  // Before the ranks have met, all fail alike under one mpirun; started by variables each has its own terminal, and its own cause.
+  if (rendezvous_ || is_root() || identity_.source == Identity::Source::variables) fmt::print(stderr, "{}\n", line);
   std::fflush(stderr);
   if (rendezvous_) rendezvous_->end_job(code);  // with MPI this does not return
   if (world_) world_->end_peers();

@@ -1,6 +1,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <sstream>
 
@@ -62,7 +63,7 @@ void expect_serial(const std::vector<std::unique_ptr<UnitStage>>& stages, const 
 
 void clear_gradients(const std::vector<std::unique_ptr<UnitStage>>& stages) {
   for (const auto& stage : stages)
-    for (torch::Tensor parameter : stage->parameters()) parameter.mutable_grad() = {};
+    for (torch::Tensor parameter : stage->parameters()) parameter.mutable_grad() = torch::Tensor();
 }
 
 std::vector<Stage*> pointers(const std::vector<std::unique_ptr<UnitStage>>& stages) {

@@ -91,7 +91,7 @@ torch::Tensor UnitStage::walk_back(int microbatch, torch::Tensor gradient, bool 
   const size_t tapes = setting_.recompute ? units_.size() : 1;
   for (size_t i = tapes; i-- > 0;) {
     Tape tape = setting_.recompute ? record(i, i + 1, held.inputs[i], microbatch, nullptr) : std::move(held.tapes[0]);
-    if (setting_.recompute) held.inputs[i] = {};  // the tape has it now
+    if (setting_.recompute) held.inputs[i] = torch::Tensor();  // the tape has it now
     if (whole) {
       Tape::Gradients found = tape.backward(gradient);
       gradient = found.input;

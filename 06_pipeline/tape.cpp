@@ -39,14 +39,14 @@ Tape::Gradients Tape::backward(const torch::Tensor& output_gradient) {
 
 void Tape::find_groups() {
   // All nodes, who calls them (with which of their inputs), and how many ways lead on from them.
-  std::unordered_map<Node*, std::vector<std::pair<std::shared_ptr<Node>, uint32_t>>> callers;
+  std::unordered_map<Node*, std::vector<std::pair<NodePointer, uint32_t>>> callers;
   std::unordered_map<Node*, std::set<uint32_t>> inputs;
   std::unordered_map<Node*, int> ways;
-  std::vector<std::shared_ptr<Node>> all, todo{root_.function};
+  std::vector<NodePointer> all, todo{root_.function};
   std::unordered_set<Node*> seen{root_.function.get()};
   inputs[root_.function.get()].insert(root_.input_nr);
   while (!todo.empty()) {
-    const std::shared_ptr<Node> node = todo.back();
+    const NodePointer node = todo.back();
     todo.pop_back();
     all.push_back(node);
     for (const Edge& edge : node->next_edges()) {
@@ -62,7 +62,7 @@ void Tape::find_groups() {
   std::unordered_map<Node*, size_t> group_of;
   std::unordered_set<Node*> needed;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    std::shared_ptr<Node> node = torch::autograd::impl::gradient_edge(parameters_[i]).function;
+    NodePointer node = torch::autograd::impl::gradient_edge(parameters_[i]).function;
     if (!seen.contains(node.get())) continue;  // not used
     needed.insert(node.get());
     while (callers[node.get()].size() == 1) {
@@ -74,7 +74,7 @@ void Tape::find_groups() {
     if (is_new) groups_.push_back({node, {inputs[node.get()].begin(), inputs[node.get()].end()}, {}, {}});
     groups_[place->second].parameters.push_back(i);
   }
-  for (const std::shared_ptr<Node>& node : all)
+  for (const NodePointer& node : all)
     if (!needed.contains(node.get())) unneeded_.push_back(node);
 }
 
@@ -90,7 +90,7 @@ torch::Tensor Tape::backward_input(const torch::Tensor& output_gradient) {
     for (size_t i = 0; i < group.inputs.size(); ++i) group.captured.push_back(found[next++]);
   const torch::Tensor input_gradient = input_.requires_grad() ? found[next] : torch::Tensor();
   // What softmax, GELU and their like kept for their own backward is of no more use: give it back before the weight part.
-  for (const std::shared_ptr<Node>& node : unneeded_) node->release_variables();
+  for (const NodePointer& node : unneeded_) node->release_variables();
   unneeded_.clear();
   root_ = {};
   return input_gradient;

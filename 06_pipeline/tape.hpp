@@ -12,6 +12,8 @@
 
 namespace manyranks::pipeline {
 
+using NodePointer = decltype(torch::autograd::Edge::function);  // its kind has changed between versions of LibTorch
+
 class Tape {
  public:
   // `output` was made from `input` and `parameters`. Holds the graph, not the output's data. `input` requires no gradient on the
@@ -30,7 +32,7 @@ class Tape {
  private:
   // Where parameters hang, and which. Most layers have one input to their node; a node with several is captured at each.
   struct Group {
-    std::shared_ptr<torch::autograd::Node> node;
+    NodePointer node;
     std::vector<uint32_t> inputs;
     std::vector<size_t> parameters;  // indices
     std::vector<torch::Tensor> captured;
@@ -41,7 +43,7 @@ class Tape {
   torch::autograd::Edge root_;
   std::vector<torch::Tensor> parameters_;
   std::vector<Group> groups_;
-  std::vector<std::shared_ptr<torch::autograd::Node>> unneeded_;  // nodes that only the input part needs
+  std::vector<NodePointer> unneeded_;  // nodes that only the input part needs
 };
 
 }  // namespace manyranks::pipeline

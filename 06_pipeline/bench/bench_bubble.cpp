@@ -82,9 +82,9 @@ int main(int argc, char** argv) {
           engine.learn_shapes(torch::zeros({1}));
           runs = run_steps(world, engine, std::vector<torch::Tensor>(m, torch::zeros({1})), options.steps_or(3, 1), [] {});
         } else {
-          const auto work = make_mlp_workload(width, layers - 1, 64, m, options.seed);
+          const auto work = make_mlp_workload(width, layers, 64, m, options.seed);
           const auto serial = work->serial_gradients();
-          const auto cut = partition_units(std::vector<double>(layers, 1), schedule.virtual_stages());
+          const auto cut = partition_units(work->unit_sizes(), schedule.virtual_stages());
           const auto stages = cut_model(*work->model, cut.units, world.rank(), p, {.seed = options.seed}, work->loss);
           Engine engine(world, schedule, pointers(stages));
           engine.learn_shapes(work->inputs[0]);

@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
     gpt.width = options.quick ? 32 : 256, gpt.layers = 2;
     resnet.image = options.quick ? 8 : 32, resnet.classes = 10;
     Table table({"model", "whole", "input", "weight", "split/whole"});
-    for (const auto& [kind, shape] : {std::pair<std::string, ModelShape>{"mlp", mlp}, {"gpt", gpt}, {"resnet18", resnet}}) {
+    const std::vector<std::pair<std::string, ModelShape>> cases{{"mlp", mlp}, {"gpt", gpt}, {"resnet18", resnet}};
+    for (const auto& [kind, shape] : cases) {
       torch::manual_seed(options.seed);
       const auto model = make_model(kind, shape);
       // From the first unit's output on: a stage in the middle, whose input needs a gradient.

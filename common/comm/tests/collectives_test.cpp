@@ -2,6 +2,8 @@
 // integers, so that every sum is exact in every dtype and results can be compared bit by bit.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "comm/tests/rank_main.hpp"
 
 namespace manyranks {
@@ -14,8 +16,11 @@ const int64_t sizes[] = {0, 1, 2, 3, 1023, (1 << 20) + 1};
 
 // Values 0..4 by rank and position; for bool 0 or 1.
 torch::Tensor values(int64_t count, torch::ScalarType dtype, int rank, int salt = 0) {
-  const auto index = torch::arange(count, torch::kInt64);
-  return ((index + 3 * rank + salt) % (dtype == torch::kBool ? 2 : 5)).to(dtype);
+  const int64_t period = dtype == torch::kBool ? 2 : 5;
+  static std::map<int64_t, torch::Tensor> patterns;  // a remainder per element costs more than all that is tested here
+  auto& pattern = patterns[period];
+  if (!pattern.defined() || pattern.numel() < count + period) pattern = (torch::arange(count + period, torch::kInt64) % period).to(torch::kUInt8);
+  return pattern.narrow(0, (3 * rank + salt) % period, count).to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
 torch::Tensor expected_sum(int64_t count, torch::ScalarType dtype, int salt = 0) {

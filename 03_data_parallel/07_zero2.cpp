@@ -5,7 +5,7 @@
 // Run it      mpirun -np 2 build/03_data_parallel/07_zero2
 //             mpirun -np 4 build/03_data_parallel/07_zero2 --model resnet18 --bucket-mb 4
 // You see     4 + 12/N bytes per parameter instead of 16 (fp32 Adam), and the peak of the gradients within its bound:
-//               peak of gradients above the shard: 2.1 MiB, bound 2.5 MiB (buffers + largest parameter)
+//               buffers 402.4 KiB for gradients of 402.4 KiB; the largest parameter is 392.0 KiB
 // Read next   ../common/parallel/gradient_stream.cpp, then 08_zero3.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model, time_exposed
 
@@ -39,7 +39,8 @@ int main(int argc, char** argv) {
     std::reverse(in_order.begin(), in_order.end());
     int64_t count = 0, largest = 0;
     for (const auto& [name, tensor] : in_order) count += tensor.numel(), largest = std::max(largest, tensor.numel());
-    const ChunkedRow row(count, static_cast<int64_t>(bucket_mb * (1 << 20)) / 2, world.size());
+    const auto bucket_bytes = std::min(4 * count, static_cast<int64_t>(bucket_mb * (1 << 20)));
+    const ChunkedRow row(count, bucket_bytes / 2, world.size());
     const torch::Tensor parameters = allocate_shared(world, row.padded(), Tag::parameters);
     int64_t begin = 0;
     for (auto& [name, tensor] : in_order) {

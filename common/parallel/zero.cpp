@@ -21,7 +21,7 @@ int64_t elements_of(const std::vector<NamedParameter>& parameters) {
 }  // namespace
 
 ZeroSharded::ZeroSharded(Communicator& world, torch::nn::Module& module, int stage, int64_t bucket_bytes, const MakeOptimizer& make_optimizer)
-    : world_(world), in_order_(last_first(trainable_parameters(module))), row_(elements_of(in_order_), bucket_bytes / 2, world.size()) {
+    : world_(world), in_order_(last_first(trainable_parameters(module))), row_(elements_of(in_order_), std::min(bucket_bytes, 4 * elements_of(in_order_)) / 2, world.size()) {
   if (stage != 1 && stage != 2) throw usage_error("ZeRO", "stages 1 and 2 are made here");
   torch::NoGradGuard no_grad;
   replicate(world_, module);

@@ -103,7 +103,7 @@ def scenarios(ranks):
         for scenario in ("stop_inside", "stop_between", "stop_split", "stop_end", "stop_async"):
             yield scenario, victim, 75, [f"rank {victim}"]
     yield "stop_recv", last, 75, [f"rank {last}"]
-    yield "wrong_call", last, 70, ["all_reduce(float32, 4, sum)", "broadcast(float32, 4, root 0)", f"rank {last}", "rank 0"]
+    yield "wrong_call", last, 70, ["all_reduce(float32, 4, sum)", "broadcast(float32, 4, root 0)", f"rank {last} called broadcast", "called all_reduce"]  # any of the others may be the first to notice
     yield "wrong_count", 0, 70, ["all_reduce(float32, 4, sum)", "all_reduce(float32, 5, sum)"]
     yield "wrong_dtype", last, 70, ["all_reduce(float32, 4, sum)", "all_reduce(int32, 4, sum)"]
     yield "wrong_size_class", last, 70, ["all_reduce(float32, 4, sum)", "all_reduce(float32, 1048576, sum)"]

@@ -215,6 +215,7 @@ int main(int argc, char** argv) {
         const bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
         const bool rooted = collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather || collective == Collective::scatter;
         for (size_t c = 0; c < all.size(); ++c) {
+          if (!results[false][c].ran && !results[true][c].ran) continue;
           std::vector<std::string> cells{std::to_string(count * 4), std::to_string(count), "float", reduces ? "sum" : "none", rooted ? "0" : "-1", all[c]->name()};
           for (const bool in_place : {false, true}) {
             const Result& r = results[in_place][c];

@@ -46,7 +46,8 @@ class Ours : public Contender {
   Ours(Communicator& world, bool registered) : world_(world), registered_(registered) {}
   std::string name() const override { return registered_ ? "ours, registered" : "ours"; }
   std::string transport() const override { return world_.transport(); }
-  bool can(Collective, bool) const override { return true; }
+  // Like nccl-tests: nothing is sent in place to all, or to a neighbour.
+  bool can(Collective collective, bool in_place) const override { return !in_place || (collective != Collective::all_to_all && collective != Collective::send_recv); }
   bool registered() const override { return registered_; }
 
   void run(Collective collective, torch::Tensor out, torch::Tensor in) override {

@@ -1,4 +1,5 @@
-// MPI's own collectives: as the library picks them, and with each of Open MPI's tuned all-reduce algorithms forced.
+// MPI's own collectives: as the library picks them, and with each of Open MPI's tuned all-reduce algorithms forced, where the library
+// lets that be changed at run time (Open MPI 4.1.4 does not; start with --mca coll_tuned_use_dynamic_rules 1 to choose one by hand).
 #include <mpi.h>
 
 #include "contenders.hpp"

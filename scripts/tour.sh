@@ -7,7 +7,7 @@ here=$(dirname "$0")
 chapter=""
 case "${1:-}" in
   "") ;;
-  --chapter) chapter=${2:?--chapter wants a number: 02, 03, 06} ;;
+  --chapter) chapter=${2:?--chapter wants a number: 02 or 03} ;;
   -h|--help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "tour.sh: unknown flag $1; see $0 --help" >&2; exit 64 ;;
 esac
@@ -27,7 +27,6 @@ quick_lesson() {  # quick_lesson RANKS PROGRAM WHAT-YOU-WILL-SEE
 targets=(doctor)
 if visit 02; then targets+=(ch02_01_ranks ch02_02_point_to_point ch02_04_ring_all_reduce ch02_07_cost_model ch02_08_break_it); fi
 if visit 03; then targets+=(ch03_01_naive ch03_03_overlapped ch03_08_zero3); fi
-if visit 06; then targets+=(ch06_02_gpipe ch06_03_one_f_one_b); fi
 say "Building"
 configure_and_build default "${targets[@]}"
 
@@ -47,8 +46,4 @@ if visit 03; then
   quick_lesson 2 03_data_parallel/03_overlapped "The same, with the sums under way while backward goes on."
   quick_lesson 2 03_data_parallel/08_zero3 "The same, with parameters, gradients and optimiser state cut over the ranks."
 fi
-if visit 06; then
-  quick_lesson 2 06_pipeline/02_gpipe "A model cut into stages; the bubble, counted and measured."
-  quick_lesson 2 06_pipeline/03_one_f_one_b "The same bubble, fewer activations in memory."
-fi
-say "Read on: 02_message_passing/README.md"
+say "Read on: 02_message_passing/README.md, 03_data_parallel/README.md"

@@ -19,7 +19,7 @@ Error bad_file(const std::string& file, std::uint64_t offset, const std::string&
 
 namespace {
 Error unreadable(const std::string& file, std::uint64_t offset, int code) {
-  return io_error("read " + file, fmt::format("at byte {}: {}", offset, std::strerror(code)),
+  return data_error("read " + file, fmt::format("at byte {}: {}", offset, std::strerror(code)),
                   "check that the file is there and that you may read it");
 }
 }  // namespace

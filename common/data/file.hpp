@@ -20,7 +20,7 @@ Error bad_file(const std::string& file, std::uint64_t offset, const std::string&
 // An open regular file. read_at() is a pread: threads share one InputFile with no lock.
 class InputFile {
  public:
-  explicit InputFile(const std::filesystem::path& path);  // io_error if it cannot be opened
+  explicit InputFile(const std::filesystem::path& path);  // data_error if it cannot be opened
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
   InputFile(const InputFile&) = delete;

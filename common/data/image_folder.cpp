@@ -27,7 +27,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   std::vector<fs::path> entries;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
     if (it->path().filename().string().front() != '.') entries.push_back(it->path());
-  if (code) throw io_error("read " + folder.string(), code.message(), "check that the folder is there and that you may read it");
+  if (code) throw data_error("read " + folder.string(), code.message(), "check that the folder is there and that you may read it");
   std::sort(entries.begin(), entries.end());
   return entries;
 }

@@ -85,7 +85,7 @@ std::unique_ptr<Dataset> open_dataset(const OpenOptions& options) {
   if (options.dir.empty()) return open_embedded(options);
   std::error_code code;
   if (!fs::is_directory(options.dir, code))
-    throw io_error("open " + options.dir, code ? code.message() : "not a folder", "--data takes a folder; leave it out for the embedded data set");
+    throw data_error("open " + options.dir, code ? code.message() : "not a folder", "--data takes a folder; leave it out for the embedded data set");
   for (auto* attempt : {try_idx, try_cifar, try_shards, try_image_folder})
     if (auto dataset = attempt(options)) return dataset;
   throw bad_file(options.dir, 0, "nothing known in this folder",

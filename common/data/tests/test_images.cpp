@@ -146,21 +146,21 @@ TEST(ImageFolder, RefusesBadFolders) {
   const auto gone = open(Split::train);
   std::filesystem::remove_all(folder.path() / "train/cat");
   Bytes out(3 * 64);
-  expect_error(Exit::io, "train/cat/1.jpg", "No such file", [&] { gone->read(0, out.data()); });
+  expect_error(Exit::data, "train/cat/1.jpg", "No such file", [&] { gone->read(0, out.data()); });
 }
 
 TEST(Open, SaysWhatItFound) {
   EXPECT_EQ(open_dataset({})->name(), "digits");
   EXPECT_EQ(open_dataset({.embedded = "shapes224"})->shape(), (ImageShape{3, 224, 224}));
   expect_error(Exit::usage, "open data", "no embedded data set is called cats", [] { open_dataset({.embedded = "cats"}); });
-  expect_error(Exit::io, "/nowhere", "No such file", [] { open_dataset({.dir = "/nowhere"}); });
+  expect_error(Exit::data, "/nowhere", "No such file", [] { open_dataset({.dir = "/nowhere"}); });
   TemporaryFolder folder;
   const std::string dir = folder.path().string();
   expect_error(Exit::data, dir, "nothing known", [&] { open_dataset({.dir = dir}); });
 
   folder.write("cifar-10-batches-bin/test_batch.bin", Bytes(3073, 0));
   EXPECT_EQ(open_dataset({.dir = dir, .split = Split::test})->name(), "cifar10");
-  expect_error(Exit::io, "data_batch_1.bin", "No such file", [&] { open_dataset({.dir = dir}); });
+  expect_error(Exit::data, "data_batch_1.bin", "No such file", [&] { open_dataset({.dir = dir}); });
 
   folder.write("train-labels-idx1-ubyte", {0, 0, 8, 1, 0, 0, 0, 1, 5});
   expect_error(Exit::data, "train-images-idx3-ubyte", "missing beside the labels", [&] { open_dataset({.dir = dir}); });

@@ -103,8 +103,8 @@ TEST(Idx, RefusesLabelsThatDoNotFit) {
   expect_error(Exit::data, bad.string(), "at byte 9: label 10 of sample 1 is not below 10", [&] { IdxDataset(images, bad); });
   const auto few = folder.write("few", joined(big_endian({0x801, 2}), {7, 1}));
   expect_error(Exit::data, few.string(), "2 labels for the 3 images", [&] { IdxDataset(images, few); });
-  expect_error(Exit::io, "nowhere", "No such file", [&] { IdxDataset(folder.path() / "nowhere", few); });
-  expect_error(Exit::io, folder.path().string(), "Is a directory", [&] { IdxDataset(folder.path(), few); });
+  expect_error(Exit::data, "nowhere", "No such file", [&] { IdxDataset(folder.path() / "nowhere", few); });
+  expect_error(Exit::data, folder.path().string(), "Is a directory", [&] { IdxDataset(folder.path(), few); });
 }
 
 TEST(Cifar, ReadsPlanesAsPixels) {

@@ -19,6 +19,8 @@ namespace {
 struct Problem {
   std::shared_ptr<Model> model;
   std::vector<torch::Tensor> inputs, targets;
+  std::map<const void*, torch::Tensor> serial;  // gradients, by parameter
+  double serial_loss = 0;
   UnitStage::Loss loss = [this](const torch::Tensor& output, int microbatch) {
     return cross_entropy(output, targets[microbatch]) / static_cast<double>(targets.size());
   };
@@ -37,17 +39,14 @@ std::unique_ptr<Problem> make_problem(const std::string& kind, int microbatches,
     problem->inputs.push_back(problem->model->example_input(2));
     problem->targets.push_back(problem->model->example_target(2));
   }
+  problem->serial_loss = serial_step(*problem->model, problem->inputs, problem->loss, 5, 3);
+  for (const auto& parameter : problem->model->parameters()) problem->serial[parameter.unsafeGetTensorImpl()] = parameter.grad();
   return problem;
 }
 
 // One step of the schedule; this rank's gradients against the serial ones. Returns what the engine saw.
 Run expect_serial(Problem& problem, const Schedule& schedule, bool recompute = false) {
   problem.model->zero_grad();
-  const double serial_loss = serial_step(*problem.model, problem.inputs, problem.loss, 5, 3);
-  std::map<const void*, torch::Tensor> expected;
-  for (const auto& parameter : problem.model->parameters()) expected[parameter.unsafeGetTensorImpl()] = parameter.grad().clone();
-  problem.model->zero_grad();
-
   const size_t units = problem.model->units().size();
   const auto cut = partition_units(std::vector<double>(units, 1), schedule.virtual_stages());
   auto stages = cut_model(*problem.model, cut.units, world().rank(), world().size(), {.seed = 5, .recompute = recompute}, problem.loss);
@@ -62,9 +61,9 @@ Run expect_serial(Problem& problem, const Schedule& schedule, bool recompute = f
   for (auto& stage : stages)
     for (const auto& parameter : stage->parameters())
       expect_equal_bits(fmt::format("{} p={} m={} v={}", schedule.name, schedule.stages, schedule.microbatches, schedule.chunks), parameter.grad(),
-                        expected.at(parameter.unsafeGetTensorImpl()));
+                        problem.serial.at(parameter.unsafeGetTensorImpl()));
   const bool has_loss = world().rank() == schedule.place(schedule.virtual_stages() - 1).stage;
-  EXPECT_EQ(run.loss, has_loss ? serial_loss : 0);
+  EXPECT_EQ(run.loss, has_loss ? problem.serial_loss : 0);
   return run;
 }
 

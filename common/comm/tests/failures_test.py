@@ -125,7 +125,7 @@ def rendezvous(program, usual_s):
         busy.listen()
         expect("busy port", by_variables(program, 1, [], world_size=2, port=busy.getsockname()[1]), 69, ["in use"], usual_s)
     expect("unreachable master", by_variables(program, 1, [], world_size=2, rank_of=[1]), 75, ["cannot reach rank 0"], usual_s)
-    expect("two ranks with one number", by_variables(program, 3, [], world_size=2, rank_of=[0, 1, 1]), 64, ["already is rank 1"], usual_s, among=True)
+    expect("two ranks with one number", by_variables(program, 3, ["--scenario", "linger"], world_size=2, rank_of=[0, 1, 1]), 64, ["already is rank 1"], usual_s, among=True)
     expect("a rank that never comes", by_variables(program, 2, [], world_size=3), 75, ["rank 2 did not come"], usual_s)
     expect("mpi without mpirun", by_variables(program, 1, ["--backend", "mpi"]), 69, ["not started by an MPI launcher"], usual_s)
 

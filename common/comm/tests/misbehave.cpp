@@ -40,6 +40,8 @@ int main(int argc, char** argv) {
       if (me) raise(SIGSTOP);
       auto work = world.all_reduce_async(large);
       work.wait();
+    } else if (scenario == "linger") {
+      std::this_thread::sleep_for(std::chrono::seconds(6));
     } else if (scenario == "kill") {
       if (me) raise(SIGKILL);
       std::this_thread::sleep_for(std::chrono::seconds(60));  // computes: only the watch can notice

@@ -5,7 +5,8 @@
 // Run it      mpirun -np 2 build/06_pipeline/01_naive_stages
 //             mpirun -np 4 build/06_pipeline/01_naive_stages --quick
 // You see     ideal (F = 1, B = 2):
-//               stage 0 |F0........B0B0F1........B0B0| ...
+//               stage 0 |F0......B0B0F1......B1B1F2......B2B2F3......B3B3|
+//               stage 1 |..F0B0B0......F1B1B1......F2B2B2......F3B3B3....|
 //             the gradients equal the serial run bit by bit, and a bubble of 50% on 2 stages, 75% on 4
 // Read next   02_gpipe.cpp
 #include "comm/communicator.hpp"     // Communicator

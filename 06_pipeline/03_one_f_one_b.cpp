@@ -6,8 +6,8 @@
 //             mpirun -np 4 build/06_pipeline/03_one_f_one_b --quick
 //             diff 06_pipeline/02_gpipe.cpp 06_pipeline/03_one_f_one_b.cpp
 // You see     ideal (F = 1, B = 2):
-//               stage 0 |F0F1..B0B0F2..B1B1F3..B2B2....B3B3|
-//               stage 1 |..F0B0B0F1B1B1F2B2B2F3B3B3........|
+//               stage 0 |F0F1....B0B0F2B1B1F3B2B2..B3B3|
+//               stage 1 |..F0B0B0F1B1B1F2B2B2F3B3B3....|
 //             and "stage 0 holds 2 of ..." where GPipe holds all m
 // Read next   one_f_one_b_schedule in generate.cpp; then 04_interleaved.cpp
 #include "check.hpp"                 // fewest_buffers

@@ -151,7 +151,11 @@ void report(Process& process, const Schedule& schedule, const std::vector<Run>& 
   table.add({"step", format_seconds(predicted_s), format_seconds(measured.step_s)});
   for (int stage = 0; stage < schedule.stages; ++stage)
     if (measured.one_bytes[stage] > 0)
-      table.add({fmt::format("stage {} holds", stage), fmt::format("{} of {}", ideal.peak_live[stage], format_bytes(measured.one_bytes[stage])), format_bytes(measured.peak_bytes[stage])});
+      table.add({fmt::format("stage {} holds", stage),
+                 // Chunks differ in size, and a split backward keeps gradients for its weight part: there the number alone is predicted.
+                 split || schedule.chunks > 1 ? fmt::format("{}", ideal.peak_live[stage])
+                                              : fmt::format("{} of {}", ideal.peak_live[stage], format_bytes(measured.one_bytes[stage])),
+                 format_bytes(measured.peak_bytes[stage])});
   fmt::print("{}", table.text(2));
 }
 

@@ -21,13 +21,14 @@ import contextlib
 import hashlib
 import io
 import os
-import random
-import struct
 import sys
 import tarfile
-import time
 import zlib
 from pathlib import Path
+
+from imagenet.basics import BadData, Progress
+from imagenet.devkit import read_devkit
+from imagenet.shards import shard
 
 OFFICIAL_MD5 = {
     "train": "1d675b47d978889d74fa0da5fadfb00e",
@@ -36,31 +37,6 @@ OFFICIAL_MD5 = {
 }
 OFFICIAL_COUNT = {"classes": 1000, "train": 1281167, "val": 50000}
 CHUNK = 1 << 20
-
-
-class BadData(Exception):
-    pass
-
-
-class Progress:
-    """A line that rewrites itself on a terminal, one line every 30 s in a log."""
-
-    def __init__(self, what, total):
-        self.what, self.total, self.done, self.start, self.shown = what, total, 0, time.monotonic(), time.monotonic()
-
-    def step(self, count=1):
-        self.done += count
-        now, terminal = time.monotonic(), sys.stderr.isatty()
-        if now - self.shown > (0.2 if terminal else 30):
-            self.shown = now
-            rate = self.done / max(1e-9, now - self.start)
-            left = f", {(self.total - self.done) / rate:.0f} s left" if self.total else ""
-            print(f"{chr(13) if terminal else ''}{self.what}: {self.done} of {self.total or '?'}, {rate:.0f}/s{left}   ",
-                  end="" if terminal else "\n", file=sys.stderr, flush=True)
-
-    def close(self):
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
 
 
 def check_md5(path, wanted):
@@ -172,77 +148,6 @@ def extract_train(archive_path, root, classes, expected):
         raise BadData(f"{archive_path}: {len(classes - seen)} classes are missing, such as {min(classes - seen)}")
 
 
-def read_devkit(path):
-    """(class of each validation image in order, all classes). meta.mat numbers the classes: ILSVRC2012_ID 1..1000."""
-    synsets = labels = None
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.name.endswith("data/meta.mat"):
-                synsets = read_meta(archive.extractfile(member).read(), f"{path}: meta.mat")
-            elif member.name.endswith("data/ILSVRC2012_validation_ground_truth.txt"):
-                labels = [int(word) for word in archive.extractfile(member).read().split()]
-    if synsets is None or labels is None:
-        raise BadData(f"{path}: no meta.mat or no ILSVRC2012_validation_ground_truth.txt in it")
-    for number, label in enumerate(labels, 1):
-        if label not in synsets:
-            raise BadData(f"{path}: ground truth line {number}: class {label} is not in meta.mat")
-    return [synsets[label] for label in labels], set(synsets.values())
-
-
-def mat_elements(data, where):
-    """MATLAB 5: elements of {type, bytes, payload padded to 8}; small ones have both in one word."""
-    offset = 0
-    while offset + 8 <= len(data):
-        kind, size = struct.unpack_from("<II", data, offset)
-        if kind >> 16:
-            kind, size, begin, step = kind & 0xFFFF, kind >> 16, offset + 4, 8
-        else:
-            begin, step = offset + 8, 8 + (size if kind == 15 else (size + 7) // 8 * 8)
-        if size > len(data) - begin:
-            raise BadData(f"{where}: at byte {offset}: an element of {size} bytes goes past the end")
-        payload = data[begin:begin + size]
-        if kind == 15:  # compressed
-            yield from mat_elements(zlib.decompress(payload), where)
-        else:
-            yield kind, payload
-        offset += step
-
-
-def mat_value(payload, where):
-    """A number, a string, or (for the struct array) a list of fields: what meta.mat is made of."""
-    parts = list(mat_elements(payload, where))
-    if len(parts) < 4:
-        return None
-    array_class = parts[0][1][0]
-    if array_class == 2:  # struct: flags, dimensions, name, field name length, field names, then the fields of each entry
-        width = struct.unpack("<i", parts[3][1][:4])[0]
-        names = [parts[4][1][i:i + width].split(b"\0")[0].decode() for i in range(0, len(parts[4][1]), width)]
-        values = [part[1] for part in parts[5:]]
-        return [dict(zip(names, values[i:i + len(names)])) for i in range(0, len(values), len(names))]
-    kind, raw = parts[3]
-    if array_class == 4:  # text, as 1- or 2-byte characters
-        return raw.decode("utf-16-le" if kind in (4, 17) else "utf-8")
-    form = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}.get(kind)
-    return struct.unpack_from("<" + form, raw)[0] if form and raw else None
-
-
-def read_meta(data, where):
-    try:
-        for kind, payload in mat_elements(data[128:], where):
-            if kind == 14:
-                entries = mat_value(payload, where)
-                found = {}
-                for entry in entries:
-                    number, children = mat_value(entry["ILSVRC2012_ID"], where), mat_value(entry["num_children"], where)
-                    if int(children) == 0:  # inner nodes of the hierarchy are no classes
-                        found[int(number)] = mat_value(entry["WNID"], where)
-                if found:
-                    return found
-    except (struct.error, KeyError, TypeError, IndexError, ValueError, zlib.error) as error:
-        raise BadData(f"{where}: not the structure of the official devkit ({error!r})") from error
-    raise BadData(f"{where}: no classes in it")
-
-
 def extract_val(archive_path, root, labels):
     listing = ListWriter(root.parent / "val.list")
     progress, seen = Progress("val", len(labels)), 0
@@ -319,79 +224,6 @@ def verify(options, hashes=True):
             progress.step()
         progress.close()
         print(f"{part}: {len(listed)} files in {len({n.split('/')[0] for n in listed})} classes, {'checksums' if hashes else 'sizes'} right")
-
-
-# --- shard --------------------------------------------------------------------------------------------------------
-def plan_shards(files, limit):
-    """Cuts the order into runs of at most `limit` bytes (one file at least)."""
-    shards, size = [[]], 0
-    for path, label in files:
-        count = path.stat().st_size
-        if shards[-1] and size + count > limit:
-            shards.append([])
-            size = 0
-        shards[-1].append((path, label, count))
-        size += count
-    return shards
-
-
-def write_shard(target, samples, classes):
-    offset, index = 16 + 24 * len(samples), bytearray()
-    partial = target.with_name(target.name + ".part")
-    with open(partial, "wb") as out:
-        out.seek(offset)
-        for path, label, size in samples:
-            data = path.read_bytes()
-            if len(data) != size or data[:3] != b"\xff\xd8\xff":
-                raise BadData(f"{path}: at byte 0: no JPEG, or it changed while being read")
-            index += struct.pack("<QIIII", offset, size, label, zlib.crc32(data), 0)
-            out.write(data)
-            offset += size
-        out.seek(0)
-        out.write(b"MRSHARD1" + struct.pack("<II", classes, len(samples)) + index)
-    os.replace(partial, target)
-
-
-def shard_ready(target, samples, classes):
-    """A finished shard of an earlier run: the same samples, in the same order."""
-    total = 16 + 24 * len(samples) + sum(size for _, _, size in samples)
-    if not target.exists() or target.stat().st_size != total:
-        return False
-    with open(target, "rb") as file:
-        head = file.read(16 + 24 * len(samples))
-    if head[:16] != b"MRSHARD1" + struct.pack("<II", classes, len(samples)):
-        return False
-    return all(struct.unpack_from("<QII", head, 16 + 24 * i)[1:] == (size, label) for i, (_, label, size) in enumerate(samples))
-
-
-def shard(options):
-    source = options.source
-    names = sorted(path.name for path in (source / "train").iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not names:
-        raise BadData(f"{source / 'train'}: no class folders in it")
-    options.to.mkdir(parents=True, exist_ok=True)
-    for part in ("train", "val"):
-        folder, files = source / part, []
-        for label, name in enumerate(names):
-            if not (folder / name).is_dir():
-                raise BadData(f"{folder / name}: this class folder is missing")
-            here = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in (".jpeg", ".jpg") and not path.name.startswith("."))
-            if not here:
-                raise BadData(f"{folder / name}: no JPEG file in this class folder")
-            files += [(path, label) for path in here]
-        if part == "train":  # shuffled once, so that a run of neighbours holds many classes
-            random.Random(options.seed).shuffle(files)
-        shards = plan_shards(files, int(options.shard_mb * 1e6))
-        progress = Progress(f"shard {part}", len(files))
-        for number, samples in enumerate(shards):
-            target = options.to / f"{part}-{number:05}.shard"
-            if not shard_ready(target, samples, len(names)):
-                write_shard(target, samples, len(names))
-            progress.step(len(samples))
-        progress.close()
-        for stale in sorted(options.to.glob(f"{part}-*.shard"))[len(shards):]:
-            raise BadData(f"{stale}: left from another run with smaller shards: remove it")
-        print(f"{part}: {len(files)} files in {len(shards)} shards, {len(names)} classes")
 
 
 def main(arguments=None):

@@ -31,6 +31,7 @@ class HostCommunicator : public PlannedCommunicator {
   void finish() override;
   bool claim_failure(int code, const std::string& line) noexcept override;
   void end_peers() noexcept override;
+  HostPeers& peers() { return *fabric_->peers; }
 
  private:
   void run(const Plan& plan) override;

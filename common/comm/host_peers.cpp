@@ -22,12 +22,37 @@ struct alignas(128) HostPeers::Record {
   std::atomic<bool> inside{false};  // a call
   std::atomic<uint64_t> sequence{0}, kind{0}, count{0};
   std::atomic<char> group[48] = {};
+  std::atomic<char> words[96] = {};  // announce()
 };
 
 struct alignas(128) HostPeers::Board {
   std::atomic<int> failure{0};  // code + 256 * (world rank + 1)
   std::atomic<uint32_t> allocations{0};
 };
+
+namespace {
+
+// Text in shared memory, letter by letter: who reads it while it changes sees a mixture, which an error line can bear.
+template <size_t size>
+void write_text(std::atomic<char> (&to)[size], std::string_view text) {
+  for (size_t i = 0; i < size; ++i) {
+    const char letter = i < text.size() && i + 1 < size ? text[i] : '\0';
+    to[i].store(letter, std::memory_order_relaxed);
+    if (!letter) break;
+  }
+}
+
+template <size_t size>
+std::string read_text(const std::atomic<char> (&from)[size]) {
+  std::string text;
+  for (const auto& letter : from) {
+    if (!letter) break;
+    text += letter;
+  }
+  return text;
+}
+
+}  // namespace
 
 HostPeers::Board& HostPeers::board() const { return *reinterpret_cast<Board*>(segment_->data()); }
 HostPeers::Record& HostPeers::record(int index) const { return *reinterpret_cast<Record*>(segment_->data() + sizeof(Board) + index * sizeof(Record)); }
@@ -62,26 +87,19 @@ void HostPeers::begin_call(const std::string& group, uint64_t sequence, const Ca
   mine.sequence.store(sequence, relaxed);
   mine.kind.store(call.kind(), relaxed);
   mine.count.store(call.count, relaxed);
-  for (size_t i = 0; i < sizeof mine.group; ++i) {
-    const char letter = i < group.size() && i + 1 < sizeof mine.group ? group[i] : '\0';
-    mine.group[i].store(letter, relaxed);
-    if (!letter) break;
-  }
+  write_text(mine.group, group);
 }
 
 void HostPeers::end_call() { record(index_).inside.store(false, std::memory_order_relaxed); }
+void HostPeers::announce(std::string_view what) { write_text(record(index_).words, what); }
 
 std::string HostPeers::doing(int index) const {
   const Record& peer = record(index);
-  const std::string who = fmt::format("rank {} (pid {})", ranks_[index], peer.process.load());
+  const std::string words = read_text(peer.words);
+  const std::string who = fmt::format("rank {} (pid {}){}", ranks_[index], peer.process.load(), words.empty() ? "" : " [" + words + "]");
   const Call call = Call::from(peer.kind, peer.count);
   if (call.operation == Operation::none) return who + " has made no call yet";
-  std::string group;
-  for (const auto& letter : peer.group) {
-    if (!letter) break;
-    group += letter;
-  }
-  return fmt::format("{} {} {} as call #{} of '{}'", who, peer.inside ? "is in" : "is between calls, its last was", call.text(), peer.sequence.load(), group);
+  return fmt::format("{} {} {} as call #{} of '{}'", who, peer.inside ? "is in" : "is between calls, its last was", call.text(), peer.sequence.load(), read_text(peer.group));
 }
 
 uint32_t HostPeers::next_allocation_id() { return board().allocations.fetch_add(1) + 1; }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/call.hpp"
@@ -39,7 +40,8 @@ class HostPeers {
   // What this process is doing, for the error lines of its peers.
   void begin_call(const std::string& group, uint64_t sequence, const Call& call);
   void end_call();
-  std::string doing(int index) const;  // "rank 2 (pid 4711) is in all_reduce(...) #7 of 'world'"
+  void announce(std::string_view what);  // in the program's own words: "stage 1 of 2, backward of microbatch 2"; empty: nothing to say
+  std::string doing(int index) const;  // "rank 2 (pid 4711) [stage 1 of 2, ...] is in all_reduce(...) #7 of 'world'"
 
   // Memory. `members` are indices on this host.
   std::shared_ptr<Allocation> add_allocation(std::shared_ptr<Segment> segment, size_t bytes, const std::vector<int>& members, uint32_t id);

@@ -37,6 +37,7 @@ class NcclCommunicator : public PlannedCommunicator {
   void finish() override;
   bool claim_failure(int code, const std::string& line) noexcept override { (void)line; return fabric_->peers->claim_failure(code); }
   void end_peers() noexcept override { fabric_->peers->end_others(1.0); }
+  HostPeers& peers() { return *fabric_->peers; }
 
  private:
   struct Flight;  // one call on the stream

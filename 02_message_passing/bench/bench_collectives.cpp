@@ -10,7 +10,6 @@
 #include "measure/provenance.hpp"  // write_row, fill
 #include "measure/statistics.hpp"  // median, spread
 #include "measure/table.hpp"       // Table
-#include "measure/timer.hpp"       // WallTimer
 
 using namespace manyranks;
 
@@ -79,8 +78,10 @@ class Entry {
     in_.copy_(pattern(in_.numel(), rank_));
     if (collective_ == Collective::broadcast && rank_ == 0) out_.copy_(pattern(out_.numel(), 0));
   }
-  void run() { contender_.run(collective_, out_, in_); }
+  void run() { seconds(1); }
+  double seconds(int64_t iterations) { return contender_.seconds(collective_, out_, in_, iterations); }
   int64_t wrong() const {
+    if (const auto counted = contender_.wrong(collective_, count_)) return *counted;
     if (rooted_out(collective_) && rank_ != 0) return 0;
     return (out_ != expected(collective_, count_, rank_, ranks_)).sum().item<int64_t>();
   }
@@ -115,10 +116,8 @@ std::vector<Result> race(Communicator& world, std::vector<std::unique_ptr<Entry>
     world.all_reduce(wrong);
     results[e].wrong = wrong.item<int64_t>();
     world.barrier();
-    WallTimer timer;
-    for (int i = 0; i < 3; ++i) entries[e]->run();
     // Rank 0 decides for all: adaptive counts that differ between ranks would deadlock.
-    auto n = torch::tensor({std::clamp<int64_t>(static_cast<int64_t>(plan.sample_s * 3 / timer.seconds()), 1, plan.iterations_cap)});
+    auto n = torch::tensor({std::clamp<int64_t>(static_cast<int64_t>(plan.sample_s * 3 / entries[e]->seconds(3)), 1, plan.iterations_cap)});
     world.broadcast(n, 0);
     iterations[e] = n.item<int64_t>();
   }
@@ -128,9 +127,7 @@ std::vector<Result> race(Communicator& world, std::vector<std::unique_ptr<Entry>
       if (!entries[e]) continue;
       world.barrier();
       entries[e]->run();  // the first call after another contender finds cold caches and sleeping peers
-      WallTimer timer;
-      for (int64_t i = 0; i < iterations[e]; ++i) entries[e]->run();
-      samples[e].push_back(timer.seconds() / static_cast<double>(iterations[e]));
+      samples[e].push_back(entries[e]->seconds(iterations[e]) / static_cast<double>(iterations[e]));
     }
   }
   for (size_t e = 0; e < entries.size(); ++e) {
@@ -145,9 +142,37 @@ std::vector<Result> race(Communicator& world, std::vector<std::unique_ptr<Entry>
   return results;
 }
 
+// All-reduce in place, at one size: ours beside the fastest library, and beside what copying allows.
+class Standing {
+ public:
+  void add(const std::vector<std::unique_ptr<Contender>>& all, int64_t bytes, const std::vector<Result>& in_place, const std::vector<Result>& out_of_place) {
+    double ours[2] = {0, 0}, library = 0, bound = 0;
+    std::string fastest;
+    for (size_t c = 0; c < all.size(); ++c) {
+      const std::string name = all[c]->name();
+      if (name == copy_bound_name) bound = out_of_place[c].median;
+      if (!in_place[c].ran) continue;
+      if (name.rfind("ours", 0) == 0) ours[all[c]->registered()] = in_place[c].median;
+      const bool is_library = name.rfind("MPI", 0) == 0 || name.find("Gloo") != std::string::npos;
+      if (is_library && (fastest.empty() || in_place[c].median < library)) library = in_place[c].median, fastest = name;
+    }
+    if (ours[0] == 0 || ours[1] == 0 || fastest.empty() || bound == 0) return;  // --only left somebody out
+    const auto share = [](double part, double whole) { return fmt::format("{:.2f}", part / whole); };
+    table_.add({format_bytes(bytes), fmt::format("{:.2f}", ours[0] * 1e6), fmt::format("{:.2f}", ours[1] * 1e6), fmt::format("{:.2f}", library * 1e6), fastest,
+                share(library, ours[0]), share(library, ours[1]), fmt::format("{:.2f}", bound * 1e6), share(bound, ours[0]), share(bound, ours[1])});
+    empty_ = false;
+  }
+  std::string text() const { return empty_ ? "" : "all_reduce in place, and the bound: one copy of the array per rank, all ranks at once\n" + table_.text(0); }
+
+ private:
+  Table table_{{"size", "ours us", "registered us", "fastest library us", "which", "library/ours", "library/registered", "bound us", "bound/ours", "bound/registered"}};
+  bool empty_ = true;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  allow_forced_algorithms();
   Process process(argc, argv);
   return process.run([&] {
     // 1. Options.
@@ -189,6 +214,8 @@ int main(int argc, char** argv) {
     if (process.has_mpi() && process.device().is_cpu()) join(mpi_contenders());
     if (process.has_mpi() && process.device().is_cpu()) join(algorithm_contenders(process));
     if (process.device().is_cpu()) join(gloo_contenders(process));
+    if (process.device().is_cpu()) join(pytorch_contenders(process));
+    if (process.device().is_cpu() && !all.empty()) join(copy_bound());
     if (all.empty()) throw usage_error("--only", "no contender has such a name");
 
     const int64_t most = std::max<int64_t>(static_cast<int64_t>(largest) / 4, world.size());
@@ -198,6 +225,7 @@ int main(int argc, char** argv) {
     // 4. Verify and time.
     int64_t total_wrong = 0;
     double best_busbw = 0;
+    Standing standing;
     for (const auto& [name, collective] : collectives()) {
       if (collective_name != "all" && collective_name != name) continue;
       Table table({"size (B)", "count", "type", "redop", "root", "who", "time (us)", "+-", "algbw (GB/s)", "busbw (GB/s)", "#wrong", "in place (us)", "+-", "algbw", "busbw", "#wrong"});
@@ -211,6 +239,7 @@ int main(int argc, char** argv) {
             entries.push_back(contender->can(collective, in_place) ? std::make_unique<Entry>(*contender, contender->registered() ? registered : ordinary, collective, in_place, count, world.rank(), world.size()) : nullptr);
           results[in_place] = race(world, entries, plan);
         }
+        if (collective == Collective::all_reduce) standing.add(all, count * 4, results[true], results[false]);
         const double size = static_cast<double>(count) * 4;
         const bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
         const bool rooted = collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather || collective == Collective::scatter;
@@ -240,7 +269,10 @@ int main(int argc, char** argv) {
       if (process.is_root()) fmt::print("\n{} on {} rank(s)\n{}", name, world.size(), table.text(0));
     }
 
-    // 5. The gates: nothing wrong, and fast enough if asked.
+    // 5. How far from what the memory allows, and from the libraries.
+    if (process.is_root()) fmt::print("\n{}", standing.text());
+
+    // 6. The gates: nothing wrong, and fast enough if asked.
     if (total_wrong) throw verify_error("bench_collectives", fmt::format("{} elements are wrong (see #wrong)", total_wrong));
     if (min_busbw > 0 && best_busbw < min_busbw) throw verify_error("--min-busbw", fmt::format("our best bus bandwidth is {:.2f} GB/s, asked for {:g}", best_busbw, min_busbw));
   });

@@ -1,6 +1,9 @@
 #include "contenders.hpp"
 
+#include <cstring>
+
 #include "launch/errors.hpp"
+#include "measure/timer.hpp"  // WallTimer
 
 namespace manyranks {
 
@@ -39,7 +42,22 @@ double bus_factor(Collective collective, int ranks) {
   }
 }
 
+double Contender::seconds(Collective collective, torch::Tensor out, torch::Tensor in, int64_t iterations) {
+  WallTimer timer;
+  for (int64_t i = 0; i < iterations; ++i) run(collective, out, in);
+  return timer.seconds();
+}
+
 namespace {
+
+class Copies : public Contender {
+ public:
+  std::string name() const override { return copy_bound_name; }
+  std::string transport() const override { return "none"; }
+  bool can(Collective collective, bool in_place) const override { return collective == Collective::all_reduce && !in_place; }
+  void run(Collective, torch::Tensor out, torch::Tensor in) override { std::memcpy(out.data_ptr(), in.data_ptr(), in.nbytes()); }
+  std::optional<int64_t> wrong(Collective, int64_t) override { return 0; }  // a bound, no result
+};
 
 class Ours : public Contender {
  public:
@@ -75,6 +93,12 @@ class Ours : public Contender {
 };
 
 }  // namespace
+
+std::vector<std::unique_ptr<Contender>> copy_bound() {
+  std::vector<std::unique_ptr<Contender>> list;
+  list.push_back(std::make_unique<Copies>());
+  return list;
+}
 
 std::vector<std::unique_ptr<Contender>> our_contenders(Communicator& world) {
   std::vector<std::unique_ptr<Contender>> list;

@@ -1,6 +1,7 @@
-// MPI's own collectives: as the library picks them, and with each of Open MPI's tuned all-reduce algorithms forced, where the library
-// lets that be changed at run time (Open MPI 4.1.4 does not; start with --mca coll_tuned_use_dynamic_rules 1 to choose one by hand).
+// MPI's own collectives: as the library picks them, and with each of Open MPI's tuned all-reduce algorithms forced.
 #include <mpi.h>
+
+#include <cstdlib>
 
 #include "contenders.hpp"
 #include "launch/mpi_check.hpp"
@@ -8,7 +9,7 @@
 namespace manyranks {
 namespace {
 
-// Sets an Open MPI parameter at run time through MPI's tool interface. coll/tuned reads them when a communicator is made.
+// Sets an Open MPI parameter at run time through MPI's tool interface. coll/tuned reads the algorithm when a communicator is made.
 bool set_parameter(const char* name, int value) {
   int index = 0, count = 0;
   MPI_T_cvar_handle handle;
@@ -68,6 +69,9 @@ MPI_Comm duplicate() {
 
 }  // namespace
 
+// Read once, in MPI_Init. With no algorithm forced, the library's own choice stays what it was.
+void allow_forced_algorithms() { setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0); }
+
 std::vector<std::unique_ptr<Contender>> mpi_contenders() {
   std::vector<std::unique_ptr<Contender>> list;
   list.push_back(std::make_unique<Mpi>("MPI", duplicate(), false));
@@ -76,11 +80,10 @@ std::vector<std::unique_ptr<Contender>> mpi_contenders() {
   // Open MPI 4 coll/tuned: 1 linear, 2 non-overlapping, 3 recursive doubling, 4 ring, 5 segmented ring, 6 Rabenseifner.
   const std::pair<int, const char*> algorithms[] = {{3, "MPI tuned: recursive doubling"}, {4, "MPI tuned: ring"}, {5, "MPI tuned: segmented ring"}, {6, "MPI tuned: Rabenseifner"}};
   for (const auto& [number, name] : algorithms) {
-    if (!set_parameter("coll_tuned_use_dynamic_rules", 1) || !set_parameter("coll_tuned_allreduce_algorithm", number)) break;
+    if (!set_parameter("coll_tuned_allreduce_algorithm", number)) break;  // another MPI
     list.push_back(std::make_unique<Mpi>(name, duplicate(), true));
   }
   set_parameter("coll_tuned_allreduce_algorithm", 0);
-  set_parameter("coll_tuned_use_dynamic_rules", 0);
   MPI_T_finalize();
   return list;
 }

@@ -1,11 +1,24 @@
-"""Pipeline: the idle share of a step (the bubble) against the number of microbatches."""
+"""Pipeline: the idle share of a step (the bubble), and the activations that a stage holds, against the number of microbatches."""
 import results
 from figures import style
 
 
-def is_bubble(row):
-    """The unit says so: "bubble", "bubble counted" (from the schedule, not from a run), "bubble p=4 m=8"."""
-    return row["unit"].split(" ")[0] == "bubble"
+class Quantity:
+    """What is drawn. The first word of a row's unit says which: "bubble", "bubble counted" (from the schedule, not from a run), "held p=4 m=8"."""
+
+    def __init__(self, word, title, axis, unit, factor, caption):
+        self.word, self.title, self.axis, self.unit, self.factor, self.caption = word, title, axis, unit, factor, caption
+
+    def of(self, row):
+        return row["unit"].split(" ")[0] == self.word
+
+
+BUBBLE = Quantity("bubble", "Pipeline bubble", "bubble (% of step idle)", "%", 100, "idle share of a step")
+HELD = Quantity("held", "Activations held by stage 0", "held at most (microbatches)", "microbatches", 1, "most activations held at once by the first stage")
+
+
+def is_drawn_here(row):
+    return BUBBLE.of(row) or HELD.of(row)
 
 
 def microbatches(row):
@@ -20,35 +33,36 @@ def stages(row):
     return row.parameter("p") or row["ranks"]
 
 
-def groups_of(rows):
-    chosen = [row for row in rows if is_bubble(row) and row["measured"] is not None and microbatches(row) is not None]
+def groups_of(rows, quantity=BUBBLE):
+    chosen = [row for row in rows if quantity.of(row) and row["measured"] is not None and microbatches(row) is not None]
     return list(results.grouped(chosen, lambda row: (row["lesson"], stages(row), row["kind"], row["device"])).values())
 
 
-def points_of(rows):
-    """{schedule: [(m, Point of measured in %, predicted in % or None, oversubscribed)]}"""
+def points_of(rows, quantity=BUBBLE):
+    """{schedule: [(m, Point of measured, predicted or None, oversubscribed)]}, in the quantity's unit"""
     made = {}
     chunks = lambda row: row.parameter("v") or 1  # noqa: E731
     several = {variant for variant, group in results.grouped(rows, lambda row: row["variant"]).items() if len(set(map(chunks, group))) > 1}
     label = lambda row: f"{row['variant']}, v={chunks(row)}" if row["variant"] in several else row["variant"]  # noqa: E731
     for schedule, group in results.grouped(rows, label).items():
         by_m = results.grouped(group, microbatches)
-        made[schedule] = [(m, results.summary(100 * row["measured"] for row in by_m[m]),
-                           None if by_m[m][0]["predicted"] is None else 100 * by_m[m][0]["predicted"], any(row["oversubscribed"] for row in by_m[m])) for m in sorted(by_m)]
+        made[schedule] = [(m, results.summary(quantity.factor * row["measured"] for row in by_m[m]),
+                           None if by_m[m][0]["predicted"] is None else quantity.factor * by_m[m][0]["predicted"], any(row["oversubscribed"] for row in by_m[m])) for m in sorted(by_m)]
     return made
 
 
 def figures(rows):
-    for group in groups_of(rows):
-        yield draw(group)
+    for quantity in (BUBBLE, HELD):
+        for group in groups_of(rows, quantity):
+            yield draw(group, quantity)
 
 
-def draw(rows):
+def draw(rows, quantity=BUBBLE):
     first = rows[0]
-    panel = style.Panel("microbatches per step", "bubble (% of step idle)", "%", interval=True)
+    panel = style.Panel("microbatches per step", quantity.axis, quantity.unit, interval=True)
     figure, (ax,) = style.axes(1, width=5.2, height=3.9)
     handles, over = [], False
-    for index, (schedule, points) in enumerate(points_of(rows).items()):
+    for index, (schedule, points) in enumerate(points_of(rows, quantity).items()):
         handles.append(style.draw_series(ax, index, schedule, [(m, point) for m, point, *_ in points], [flag for *_, flag in points]))
         theory = [(m, predicted) for m, _, predicted, _ in points if predicted is not None]
         if theory:
@@ -61,10 +75,10 @@ def draw(rows):
     ax.set_xticks(counts, [str(m) for m in counts])
     ax.minorticks_off()
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
-    title = f"Pipeline bubble, {stages(first)} stages, {first['lesson']} ({first['kind']})"
+    title = f"{quantity.title}, {stages(first)} stages, {first['lesson']} ({first['kind']})"
     ax.set_title(title, fontsize=10)
     style.legend_below(figure, [*handles, style.Line2D([], [], linestyle="none", marker="+", color="#444444", markersize=9, label="theory"),
                                 *([style.hollow_handle()] if over else [])])
     waits = " Stages wait instead of computing." if first["kind"] == "synthetic" else ""
-    return style.Figure(style.slug("bubble", first["lesson"], f"p{stages(first)}", first["kind"] if first["kind"] != "measured" else "", first["device"] if first["device"] != "cpu" else ""),
-                        title, f"{title}: idle share of a step against microbatches.{waits}", rows, [panel], figure, modelled="Crosses: predicted by the schedule's formula")
+    return style.Figure(style.slug(quantity.word, first["lesson"], f"p{stages(first)}", first["kind"] if first["kind"] != "measured" else "", first["device"] if first["device"] != "cpu" else ""),
+                        title, f"{title}: {quantity.caption} against microbatches.{waits}", rows, [panel], figure, modelled="Crosses: predicted by the schedule's formula")

@@ -7,7 +7,7 @@ from figures import pipeline, style
 
 def groups_of(rows):
     chosen = [row for row in rows if row["predicted"] is not None and row["measured"] is not None and row["predicted"] > 0 and row["measured"] > 0
-              and not pipeline.is_bubble(row)]
+              and not pipeline.is_drawn_here(row)]
     return list(results.grouped(chosen, lambda row: (row["chapter"], row["lesson"], row["unit"], row["kind"])).values())
 
 

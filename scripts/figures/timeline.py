@@ -65,7 +65,8 @@ def draw_gantt(path):
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, xlim=(0, whole))
     title = f"Timeline, {path.stem}"
     ax.set_title(title, fontsize=10)
-    kinds = list(dict.fromkeys(re.sub(r"\W*\d+\W*", " ", event).strip() for _, event, *_ in spans))[:8]
+    # "forward c1 3" is the forward pass of chunk 1 and microbatch 3.
+    kinds = list(dict.fromkeys(re.sub(r"(\s+c\d+)?\W*\d+\W*", " ", event).strip() for _, event, *_ in spans))[:8]
     style.legend_below(figure, [style.Line2D([], [], linestyle="none", marker="s", color=colour(kind), label=kind) for kind in kinds])
     return style.Figure(style.slug("gantt", path.stem), title, f"{title}: each bar one action, numbers are microbatches. From the trace {path.name}; clocks of several hosts may differ.", [], [panel], figure)
 

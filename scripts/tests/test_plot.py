@@ -156,6 +156,14 @@ class Against(Folder):
         data += [{**row, "unit": row["unit"].replace("v=2", "v=4")} for row in data if row["variant"] == "interleaved"]
         self.assertEqual(list(self.figures(data, "bubble")[0].panels[0].series), ["gpipe", "1f1b", "interleaved, v=2", "interleaved, v=4"])
 
+    def test_held(self):
+        data = [{**row, "unit": "held", "predicted": 2.0, "measured": 3.0} for row in made_up.bubbles()]
+        made = self.figures(data, "bubble")
+        self.assertEqual([figure.name for figure in made], ["held_bench_bubble_p2", "held_bench_bubble_p4_synthetic"])
+        self.assertEqual(dict(made[0].panels[0].series["gpipe"])[4], 3.0)
+        self.assertEqual(made[0].panels[0].y_label, "held at most (microbatches)")
+        self.assertEqual(self.figures(data, "prediction"), [])
+
     def test_memory(self):
         (figure,) = self.figures(made_up.memory(), "memory")
         self.assertEqual(figure.panels[0].y_label, "peak memory per rank (MiB)")

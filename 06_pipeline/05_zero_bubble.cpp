@@ -1,0 +1,78 @@
+// Zero bubble (ZB-H1): the stage before waits for the gradient of your input, nobody waits for that of your weights. Split them.
+//
+// You learn   how to cut a backward pass in two without computing anything twice (tape.cpp), and what moving the weight part into the
+//             gaps gains: idle (p-1)(F + B - 2W) instead of (p-1)(F + B), a third of 1F1B's if F = W = B/2.
+// Run it      mpirun -np 2 build/06_pipeline/05_zero_bubble --microbatches 8
+//             mpirun -np 4 build/06_pipeline/05_zero_bubble --quick
+//             diff 06_pipeline/03_one_f_one_b.cpp 06_pipeline/05_zero_bubble.cpp
+// You see     ideal (F = 1, B = 1, W = 1):
+//               stage 0 |F0F1..B0W0F2B1W1F3B2W2B3W3|
+//               stage 1 |..F0B0F1B1W0F2B2W1F3B3W2W3|
+// Read next   zero_bubble_schedule in generate.cpp, tape.cpp; then 06_recompute.cpp
+#include "check.hpp"                 // fewest_buffers
+#include "comm/communicator.hpp"     // Communicator
+#include "engine.hpp"                // Engine
+#include "generate.hpp"              // zero_bubble_schedule
+#include "launch/process.hpp"        // Process
+#include "measure/allocator.hpp"     // CountingAllocator
+#include "partition.hpp"             // partition_units
+#include "report.hpp"                // Workload, expect_serial, report
+
+using namespace manyranks;
+using namespace manyranks::pipeline;
+
+int main(int argc, char** argv) {
+  Process process(argc, argv);
+  return process.run([&] {
+    // 1. Options.
+    Options options("06_pipeline/05_zero_bubble", "input gradients first, weight gradients where the pipeline would wait");
+    int microbatches = 4;
+    int64_t width = 1024, layers = 8;
+    std::string file, save;
+    options.app().add_option("--microbatches", microbatches, "parts of the global batch")->check(CLI::PositiveNumber);
+    options.app().add_option("--width", width, "of each layer")->check(CLI::PositiveNumber);
+    options.app().add_option("--layers", layers, "of the model")->check(CLI::PositiveNumber);
+    options.app().add_option("--schedule", file, "run this schedule (CSV) instead");
+    options.app().add_option("--save", save, "write the schedule as CSV, to change and run it");
+
+    // 2. Launch. Rank i is stage i.
+    process.start(options);
+    CountingAllocator::install();
+    Communicator& world = process.world();
+    if (options.quick) width = 128;
+
+    // 3. The schedule: for each stage the list of what it does. It is checked before anything runs.
+    const Schedule schedule = file.empty() ? zero_bubble_schedule(world.size(), microbatches) : load_schedule(file);
+    expect_sound(schedule);
+    if (process.is_root() && !save.empty()) save_schedule(schedule, save);
+    if (process.is_root()) fmt::print("schedule {}: sound; needs {} buffer(s) per channel\n", schedule.name, fewest_buffers(schedule).value());
+
+    // 4. Data and serial reference.                                                             inputs[i]: (batch, 32)
+    const auto work = make_mlp_workload(width, layers, options.batch_or(64), schedule.microbatches, options.seed, process.device());
+    const auto serial = work->serial_gradients();
+
+    // 5. My stage, and the engine that executes its list.
+    const auto cut = partition_units(work->unit_sizes(), schedule.virtual_stages());
+    const auto stages = cut_model(*work->model, cut.units, world.rank(), world.size(), {.seed = options.seed}, work->loss);
+    Engine engine(world, schedule, pointers(stages));
+    engine.learn_shapes(work->inputs[0]);
+    const auto step = [&] {
+      clear_gradients(stages);
+      for (const auto& stage : stages) stage->begin_step(0);
+      world.barrier();
+      return engine.run(work->inputs);
+    };
+
+    // 6. Verify.
+    step();
+    expect_serial(stages, serial);
+    world.barrier();
+    if (process.is_root()) fmt::print("gradients of {} stage(s) equal the serial run bit by bit\n", world.size());
+    if (options.verify_only) return;
+
+    // 7. Time and report.
+    std::vector<Run> runs;
+    for (int64_t i = 0; i < options.steps_or(7, 3); ++i) runs.push_back(step());
+    report(process, schedule, runs, fmt::format("mlp{}x{}", layers, width));
+  });
+}

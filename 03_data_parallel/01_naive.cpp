@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/01_naive", "one all-reduce per parameter, after backward");
     Workload workload(options);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
 
     // 2. Serial reference: one process that sees every rank's samples, in rank order.

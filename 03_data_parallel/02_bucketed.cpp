@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/02_bucketed", "one all-reduce of all gradients, after backward");
     Workload workload(options);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
 
     // 2. Serial reference: one process that sees every rank's samples, in rank order.

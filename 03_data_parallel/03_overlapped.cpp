@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
     options.app().add_option("--bucket-mb", bucket_mb, "size of a bucket, MiB")->check(CLI::PositiveNumber);
     options.app().add_option("--first-bucket-mb", first_bucket_mb, "size of the first: small, so that communication starts early");
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
 
     // 2. Serial reference: one process that sees every rank's samples, in rank order.
@@ -36,15 +37,29 @@ int main(int argc, char** argv) {
     Trace trace(process.rank(), process.host());
     bool communicate = true;
     std::vector<double> started;  // when each bucket of this step was started
+    struct Flight {
+      size_t bucket;
+      double start;
+      Work work;
+    };
+    std::vector<Flight> flying;
+    const auto land = [&] {  // into the trace: until it was first seen to be done
+      std::erase_if(flying, [&](const Flight& flight) {
+        if (flight.work.done()) trace.complete("all-reduce", fmt::format("bucket {}", flight.bucket), flight.start, trace.now_s());
+        return flight.work.done();
+      });
+    };
     const auto bytes = [](double mb) { return static_cast<int64_t>(mb * (1 << 20)); };
     GradientBuckets buckets(world, *model, {bytes(std::min(first_bucket_mb, bucket_mb)), bytes(bucket_mb)}, [&](const GradientBuckets::Bucket& bucket) {
       started.push_back(trace.now_s());
-      const auto span = trace.span("buckets", fmt::format("bucket {}", bucket.index));
+      land();
       if (!communicate) return Work();
       // The lesson: this returns at once, and backward goes on. Only the last bucket finds nothing left to hide behind.
-      if (!bucket.last) return world.all_reduce_async(bucket.gradients);
-      world.all_reduce(bucket.gradients);
-      return Work();
+      Work work;
+      if (!bucket.last) work = world.all_reduce_async(bucket.gradients);
+      if (bucket.last) world.all_reduce(bucket.gradients);
+      flying.push_back({bucket.index, started.back(), work});
+      return work;
     });
     auto optimizer = workload.optimizer_maker()(buckets.parameters(), buckets.gradients());
 
@@ -62,7 +77,9 @@ int main(int argc, char** argv) {
       backward_end = trace.now_s();
       trace.complete("compute", "backward", backward_start, backward_end);
       const auto span = trace.span("compute", "finish, optimiser");
+      land();
       buckets.finish();  // starts what is left (parameters that were not used), and waits
+      land();
       // The mean of N shards is the sum times 1/N. The optimiser multiplies on the way: no pass over memory of its own.
       optimizer->step(workload.learning_rate(), 1.0 / world.size());
     };

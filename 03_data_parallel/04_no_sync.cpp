@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
     int64_t microbatches = 4;
     options.app().add_option("--microbatches", microbatches, "batches between two exchanges")->check(CLI::PositiveNumber);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
 
     // 2. Serial reference: each rank's microbatches in turn, then the ranks' sums in rank order.

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/06_zero1", "ZeRO-1: optimiser state in N shards");
     Workload workload(options);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
     auto& memory = CountingAllocator::install();
 

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
     double bucket_mb = 1;
     options.app().add_option("--bucket-mb", bucket_mb, "the two gradient buffers together, MiB")->check(CLI::PositiveNumber);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
     auto& memory = CountingAllocator::install();
 
@@ -57,7 +58,7 @@ int main(int argc, char** argv) {
     torch::Tensor shard;
     {
       const MemoryTag tag(Tag::gradients, "gradient shard");
-      shard = torch::zeros({row.shard()});
+      shard = torch::zeros({row.shard()}, parameters.options());
     }
     for (size_t c = 0; c < row.chunks(); ++c) {
       const MemoryTag tag(Tag::optimizer, "optimiser state");

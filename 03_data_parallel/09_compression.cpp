@@ -9,7 +9,7 @@
 //               float32               1.6 MiB    1.0x   0.412
 //               powersgd, rank 2     61.4 KiB   26.9x   0.430
 // Read next   10_large_batch.cpp
-#include "workload.hpp"  // Workload, train_serially
+#include "workload.hpp"  // Samples, load_digits, expect_same
 
 #include "data/digits.hpp"            // Digits
 #include "measure/provenance.hpp"     // write_row
@@ -63,13 +63,6 @@ class PowerSgd {
   torch::Tensor q_, error_;
 };
 
-Samples load(const Dataset& dataset) {
-  auto pixels = torch::empty({dataset.size(), 1, 28, 28}, torch::kUInt8);
-  auto labels = torch::empty({dataset.size()}, torch::kInt64);
-  for (int64_t i = 0; i < dataset.size(); ++i) labels.data_ptr<int64_t>()[i] = dataset.read(i, pixels.data_ptr<uint8_t>() + i * 784);
-  return {pixels.to(torch::kFloat) / 255 - 0.5, labels};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -84,7 +77,7 @@ int main(int argc, char** argv) {
     process.start(options);
     Communicator& world = process.world();
     const int64_t steps = options.steps_or(200, 20), batch = options.batch_or(32);
-    const Samples data = load(Digits(Split::train, options.seed, options.quick ? 512 : 4096));
+    const Samples data = load_digits(Digits(Split::train, options.seed, options.quick ? 512 : 4096));
 
     // 2. One training run per way to exchange.
     struct Result {
@@ -161,9 +154,9 @@ int main(int argc, char** argv) {
       }
       std::vector<torch::Tensor> expected;
       for (const auto& slot : flat.slots()) expected.push_back(slot.parameter.detach());
-      expect_equal_bits("parameter", exact.parameters, expected);
+      const std::string words = expect_same(sums_in_rank_order(world), "parameter", exact.parameters, expected, 1e-2);  // 200 steps of another order of sums
+      if (process.is_root()) fmt::print("  float32: parameters {} after {} steps; all ranks agree bit by bit in every variant\n", words, steps);
     }
-    if (process.is_root()) fmt::print("  float32 equals the serial run's bits after {} steps; all ranks agree bit by bit in every variant\n", steps);
 
     // 4. Report.
     Table table({"exchange", "bytes/step", "saved", "loss"});

@@ -7,12 +7,13 @@
 //             mpirun -np 4 build/03_data_parallel/11_train --data ~/cifar-10-batches-bin --strategy zero2 --checkpoint run1 --resume
 // You see     epoch 1/2: loss 1.71, accuracy 61.3% on 1000, 212 images/s, waited 1% for data
 // Read next   chapter 05 for mixed precision; scripts/one_vs_two_nodes.sh for the wall time on one and on two nodes
-#include "workload.hpp"
+#include "workload.hpp"  // expect_same
 
 #include <filesystem>
 
 #include "data/open.hpp"           // open_dataset
 #include "data/torch_loader.hpp"   // TorchLoader, DistributedSampler
+#include "measure/monitor.hpp"     // DeviceMonitor
 #include "measure/progress.hpp"    // Progress
 #include "measure/provenance.hpp"  // write_row
 #include "measure/table.hpp"       // format_seconds
@@ -20,7 +21,9 @@
 #include "measure/verify.hpp"      // expect_equal_bits
 #include "parallel/replicate.hpp"  // check_finite
 #include "parallel/strategy.hpp"   // make_strategy
+#include "parallel/sync_batch_norm.hpp"  // SyncBatchNorm
 #include "train/checkpoint.hpp"    // save_tensors, load_tensors_into
+#include "train/flat_parameters.hpp"
 #include "train/schedule.hpp"      // warmup_cosine, linear_scaling
 
 using namespace manyranks;
@@ -28,23 +31,111 @@ using namespace manyranks;
 namespace {
 
 struct Settings {
-  std::string model = "resnet18", strategy = "ddp", checkpoint, tensorboard;
-  int64_t epochs = 2, train_size = 4000, test_size = 1000;
+  std::string model = "resnet18", strategy = "ddp", checkpoint, tensorboard, monitor;
+  int64_t epochs = 2, stop_after = 0, train_size = 4000, test_size = 1000;
   double base_rate = 0.1;  // for a batch of 256
   int workers = 1;
-  bool resume = false;
+  bool resume = false, sync_batchnorm = false;
 };
+
+// Forward and backward of this rank's part of a batch. The loss is a sum, so that a smaller part weighs less; step() divides by
+// the samples of all. A rank without samples still joins the exchange: through follow(), or, where batch normalisation meets in
+// every layer, by a forward pass of nothing.
+double backward(Strategy& strategy, const torch::Tensor& images, const torch::Tensor& labels, torch::Device device, bool sync_batchnorm) {
+  const int64_t mine = labels.numel();
+  if (mine == 0 && !sync_batchnorm) {
+    strategy.follow();
+    return 0;
+  }
+  const auto output = strategy.forward(images.to(device));
+  const auto loss = mine ? cross_entropy(output, labels.to(device)) * static_cast<double>(mine) : output.sum();
+  check_finite(loss);
+  loss.backward();
+  return loss.item<double>();
+}
+
+// Two steps with the strategy, and the same by one process that sees every rank's samples, part by part in rank order. With
+// synchronised batch normalisation one step, and there all samples as one batch: nearly the same numbers, not the same bits, and a
+// second step would make the difference large (a ReLU that flips).
+std::string verify(Communicator& world, const Settings& settings, const ModelShape& shape, torch::Device device, uint64_t seed, const MakeOptimizer& make_optimizer,
+                   const std::shared_ptr<const Dataset>& data, LoaderOptions loading) {
+  loading.workers = 0;
+  const auto make = [&] {
+    torch::manual_seed(seed);
+    auto model = make_model(settings.model, shape);
+    model->to(device);
+    model->train();
+    return model;
+  };
+  auto model = make(), twin = make();
+  std::unique_ptr<SyncBatchNorm> sync;
+  if (settings.sync_batchnorm) sync = std::make_unique<SyncBatchNorm>(world, *model);
+  const auto strategy = make_strategy(settings.strategy, world, *model, {make_optimizer});
+  FlatParameters flat(*twin);
+  const auto optimizer = make_optimizer(flat.parameters(), flat.gradients());
+  const auto start = flat.parameters().clone();
+  std::vector<std::unique_ptr<TorchLoader>> loaders;
+  for (int r = 0; r < world.size(); ++r) {
+    loaders.push_back(std::make_unique<TorchLoader>(data, loading));
+    loaders.back()->start(DistributedSampler(data->size(), r, world.size(), {seed}));
+  }
+  int64_t smallest = loading.batch;
+  const int64_t steps = std::min<int64_t>(settings.sync_batchnorm ? 1 : 2, loaders[0]->batches());
+  for (int64_t b = 0; b < steps; ++b) {
+    int64_t all = 0;
+    torch::Tensor sum;
+    std::vector<torch::Tensor> images, labels;
+    for (int r = 0; r < world.size(); ++r) {
+      const auto part = loaders[r]->next();
+      if (r == world.rank()) backward(*strategy, part->images, part->labels, device, settings.sync_batchnorm);
+      const int64_t n = part->labels.numel();
+      all += n;
+      if (n == 0) continue;
+      smallest = std::min(smallest, n);
+      images.push_back(part->images.to(device, /*non_blocking=*/false, /*copy=*/true)), labels.push_back(part->labels.to(device, false, true));
+      if (settings.sync_batchnorm) continue;
+      flat.zero_grad();
+      (cross_entropy(twin->forward(images.back()), labels.back()) * static_cast<double>(n)).backward();
+      sum = sum.defined() ? sum.add_(flat.gradients()) : flat.gradients().clone();
+    }
+    if (settings.sync_batchnorm) {
+      flat.zero_grad();
+      (cross_entropy(twin->forward(torch::cat(images)), torch::cat(labels)) * static_cast<double>(all)).backward();
+    } else {
+      flat.gradients().copy_(sum);
+    }
+    optimizer->step(0.01, 1.0 / static_cast<double>(all));
+    strategy->step(0.01, 1.0 / static_cast<double>(all));
+  }
+  const auto got = strategy->gather_parameters();
+  std::vector<torch::Tensor> expected;
+  for (const auto& [name, tensor] : trainable_parameters(*twin)) expected.push_back(tensor.detach());
+  // A batch of one takes another path through LibTorch, whose last bits depend on where in memory the weights lie.
+  if (!settings.sync_batchnorm) return expect_same(sums_in_rank_order(world) && smallest > 1, "parameter", got, expected) + fmt::format(" after {} steps", steps);
+  // What changed, not what was there: a step moves parameters by little.
+  std::vector<torch::Tensor> rows;
+  for (const auto& tensor : got) rows.push_back(tensor.flatten());
+  const torch::Tensor change = torch::cat(rows) - start, wanted = flat.parameters() - start;
+  expect_close("change of the parameters in a step, against one batch of all samples", change, wanted, 5e-3);
+  return fmt::format("changed in a step as in one process with one batch of all samples, to {:.0e} (norm-relative)", ((change - wanted).norm() / wanted.norm()).item<double>());
+}
 
 // Statistics of batch normalisation differ from rank to rank: rank 0's count.
 void share_buffers(Communicator& world, const Model& model) {
   for (const auto& buffer : model.buffers()) world.broadcast(as_row(buffer), 0);
 }
 
+torch::Tensor sum_over_ranks(Communicator& world, const torch::Tensor& numbers, torch::Device device) {
+  auto sums = numbers.to(device);  // NCCL moves CUDA tensors only
+  world.all_reduce(sums);
+  return sums.cpu();
+}
+
 struct Score {
   double loss = 0, accuracy = 0;
 };
 
-Score validate(Communicator& world, Strategy& strategy, Model& model, TorchLoader& loader, DistributedSampler& sampler) {
+Score validate(Communicator& world, Strategy& strategy, Model& model, torch::Device device, TorchLoader& loader, DistributedSampler& sampler) {
   const torch::NoGradGuard no_grad;
   share_buffers(world, model);
   model.eval();
@@ -56,11 +147,11 @@ Score validate(Communicator& world, Strategy& strategy, Model& model, TorchLoade
       strategy.follow();
       continue;
     }
-    const auto output = strategy.forward(batch->images);
+    const auto output = strategy.forward(batch->images.to(device)).cpu();
     const double n = static_cast<double>(batch->labels.numel());
     sums += torch::tensor({cross_entropy(output, batch->labels).item<double>() * n, (output.argmax(1) == batch->labels).sum().item<double>(), n}, torch::kDouble);
   }
-  world.all_reduce(sums);
+  sums = sum_over_ranks(world, sums, device);
   model.train();
   return {sums[0].item<double>() / sums[2].item<double>(), sums[1].item<double>() / sums[2].item<double>()};
 }
@@ -83,17 +174,21 @@ int main(int argc, char** argv) {
     Settings settings;
     auto& app = options.app();
     app.add_option("--model", settings.model, "what to train")->check(CLI::IsMember({"mlp", "convnet", "resnet18", "resnet50", "vgg11"}));
-    app.add_option("--strategy", settings.strategy, "how to share the work")->check(CLI::IsMember({"naive", "bucketed", "ddp", "zero1", "zero2", "zero3"}));
+    app.add_option("--strategy", settings.strategy, "how to share the work")->check(CLI::IsMember({"naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"}));
+    app.add_flag("--sync-batchnorm", settings.sync_batchnorm, "normalise over the samples of all ranks");
     app.add_option("--epochs", settings.epochs, "passes over the data")->check(CLI::PositiveNumber);
     app.add_option("--base-rate", settings.base_rate, "learning rate for a global batch of 256");
     app.add_option("--train-size", settings.train_size, "samples of the embedded data set; 0: its usual size");
     app.add_option("--test-size", settings.test_size, "likewise, for validation");
     app.add_option("--workers", settings.workers, "threads that prepare batches");
     app.add_option("--checkpoint", settings.checkpoint, "folder: a file per rank, written after each epoch");
+    app.add_option("--stop-after", settings.stop_after, "end after this epoch, as if killed; the schedule stays that of --epochs")->check(CLI::PositiveNumber);
     app.add_flag("--resume", settings.resume, "go on from --checkpoint")->needs("--checkpoint");
     app.add_option("--tensorboard", settings.tensorboard, "folder for event files");
+    app.add_option("--monitor", settings.monitor, "folder for utilisation over time, a file per rank");
     process.start(options);
-    if (options.quick) settings.train_size = 96, settings.test_size = 48, settings.epochs = std::min<int64_t>(settings.epochs, 2);
+    if (options.quick && !app.count("--train-size")) settings.train_size = 96;
+    if (options.quick && !app.count("--test-size")) settings.test_size = 48;
     Communicator& world = process.world();
 
     // 2. Data: every sample to one rank, once per epoch.
@@ -111,13 +206,20 @@ int main(int argc, char** argv) {
     TorchLoader train_loader(train, augmented), test_loader(test, loading);
     DistributedSampler sampler(train->size(), world.rank(), world.size(), {options.seed}), test_sampler(test->size(), world.rank(), world.size(), {options.seed, false});
 
-    // 3. Model and strategy. The seed makes all ranks start alike; the strategy makes sure.
+    // 3. Verify, then model and strategy. The seed makes all ranks start alike; the strategy makes sure.
     ModelShape shape = usual_shape(settings.model);
     shape.classes = train->classes(), shape.channels = train->shape().channels, shape.image = train->shape().height;
+    const MakeOptimizer make_optimizer = make_sgd(0.9, 5e-4);
+    const std::string words = verify(world, settings, shape, process.device(), options.seed, make_optimizer, train, augmented);
+    if (process.is_root()) fmt::print("  parameters {} on {} rank(s)\n", words, world.size());
+    if (options.verify_only) return;
     torch::manual_seed(options.seed);
     auto model = make_model(settings.model, shape);
+    model->to(process.device());
     model->train();
-    StrategyOptions strategy_options{make_sgd(0.9, 5e-4)};
+    std::unique_ptr<SyncBatchNorm> sync;
+    if (settings.sync_batchnorm) sync = std::make_unique<SyncBatchNorm>(world, *model);
+    StrategyOptions strategy_options{make_optimizer};
     strategy_options.buckets.rebuild = !settings.resume;
     const auto strategy = make_strategy(settings.strategy, world, *model, strategy_options);
 
@@ -137,10 +239,14 @@ int main(int argc, char** argv) {
     // 5. Train. The rate follows the global batch; a last batch that is smaller than the others weighs by its samples.
     sampler.start_epoch(0);
     const int64_t steps_per_epoch = sampler.batches(batch);
-    const Schedule rate = warmup_cosine(linear_scaling(settings.base_rate, batch * world.size()), steps_per_epoch / 2 + 1, settings.epochs * steps_per_epoch);
+    const int64_t total = settings.epochs * steps_per_epoch;
+    const Schedule rate = warmup_cosine(linear_scaling(settings.base_rate, batch * world.size()), std::min(steps_per_epoch / 2 + 1, total - 1), total);
+    std::unique_ptr<DeviceMonitor> monitor;
+    if (!settings.monitor.empty()) monitor = std::make_unique<DeviceMonitor>(0.5, standard_probes(process.device().is_cuda() ? std::to_string(process.device().index()) : ""));
     std::unique_ptr<EventWriter> events;
     if (process.is_root() && !settings.tensorboard.empty()) events = std::make_unique<EventWriter>(settings.tensorboard);
-    for (; epoch < settings.epochs; ++epoch) {
+    const int64_t last = settings.stop_after ? std::min(settings.stop_after, settings.epochs) : settings.epochs;
+    for (; epoch < last; ++epoch) {
       Progress progress(fmt::format("epoch {}/{}", epoch + 1, settings.epochs), steps_per_epoch, process.is_root());
       sampler.start_epoch(epoch);
       train_loader.start(sampler);
@@ -151,24 +257,16 @@ int main(int argc, char** argv) {
         const WallTimer wait;
         const auto samples = train_loader.next();
         waited += wait.seconds();
-        const int64_t mine = samples->labels.numel(), all = sampler.state(b + 1, batch).position - sampler.state(b, batch).position;
-        if (mine == 0) {
-          strategy->follow();
-        } else {
-          const auto loss = cross_entropy(strategy->forward(samples->images), samples->labels) * static_cast<double>(mine);
-          check_finite(loss);
-          loss.backward();
-          loss_sum += loss.item<double>();
-        }
+        const int64_t all = sampler.state(b + 1, batch).position - sampler.state(b, batch).position;
+        loss_sum += backward(*strategy, samples->images, samples->labels, process.device(), settings.sync_batchnorm);
         strategy->step(rate(step), 1.0 / static_cast<double>(all));
         progress.update(b + 1, fmt::format("loss {:.3f}", loss_sum / static_cast<double>((b + 1) * batch)));
       }
-      auto totals = torch::tensor({loss_sum, waited / world.size()}, torch::kDouble);
-      world.all_reduce(totals);
+      const auto totals = sum_over_ranks(world, torch::tensor({loss_sum, waited / world.size()}, torch::kDouble), process.device());
       const double seconds = timer.seconds(), loss = totals[0].item<double>() / static_cast<double>(train->size());
 
       // 6. Validate, report, save: all ranks' files are written before any of them says so.
-      const Score score = validate(world, *strategy, *model, test_loader, test_sampler);
+      const Score score = validate(world, *strategy, *model, process.device(), test_loader, test_sampler);
       if (process.is_root())
         fmt::print("  epoch {}/{}: loss {:.3f}, accuracy {:.1f}% on {}, {:.0f} images/s, waited {:.0f}% for data\n", epoch + 1, settings.epochs, loss, 100 * score.accuracy, test->size(),
                    static_cast<double>(train->size()) / seconds, 100 * totals[1].item<double>() / seconds);
@@ -184,6 +282,13 @@ int main(int argc, char** argv) {
         save_tensors(checkpoint_path(settings, world.rank()), everything(*strategy, *model), {{"layout", layout}, {"epoch", std::to_string(epoch + 1)}, {"step", std::to_string(step)}});
         world.barrier();
       }
+    }
+
+    if (monitor) {
+      monitor->stop();
+      std::filesystem::create_directories(settings.monitor);
+      monitor->write_csv(fmt::format("{}/rank{}.csv", settings.monitor, world.rank()));
+      if (process.is_root()) fmt::print("  rank 0: {}\n", monitor->summary());
     }
 
     // 7. Verify what must hold at the end of any data-parallel run: all ranks have the same model.

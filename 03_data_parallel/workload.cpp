@@ -1,5 +1,6 @@
 #include "workload.hpp"
 
+#include "data/dataset.hpp"
 #include "measure/provenance.hpp"  // write_row, fill
 #include "measure/statistics.hpp"  // median
 #include "measure/table.hpp"       // Table, format_bytes
@@ -9,6 +10,13 @@
 #include "train/flat_parameters.hpp"
 
 namespace manyranks {
+
+Samples load_digits(const Dataset& dataset) {
+  auto pixels = torch::empty({dataset.size(), 1, 28, 28}, torch::kUInt8);
+  auto labels = torch::empty({dataset.size()}, torch::kInt64);
+  for (int64_t i = 0; i < dataset.size(); ++i) labels.data_ptr<int64_t>()[i] = dataset.read(i, pixels.data_ptr<uint8_t>() + i * 784);
+  return {pixels.to(torch::kFloat) / 255 - 0.5, labels};
+}
 
 Workload::Workload(Options& options) : options_(options) {
   options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember(model_kinds()));
@@ -29,6 +37,7 @@ ModelShape Workload::shape() const {
 std::shared_ptr<Model> Workload::make() const {
   torch::manual_seed(options_.seed);
   auto model = make_model(kind, shape());
+  model->to(device);
   model->train();
   return model;
 }
@@ -39,8 +48,9 @@ Samples Workload::samples(int64_t step, int rank, int64_t microbatch) const {
   auto random = at::make_generator<at::CPUGeneratorImpl>(key);
   const ModelShape s = shape();
   const int64_t n = batch_size();
-  if (kind == "gpt") return {torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong), torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong)};
-  return {torch::randn({n, s.channels, s.image, s.image}, random), torch::randint(0, s.classes, {n}, random, torch::kLong)};
+  if (kind == "gpt")
+    return {torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong).to(device), torch::randint(0, s.vocab, {n, s.context}, random, torch::kLong).to(device)};
+  return {torch::randn({n, s.channels, s.image, s.image}, random).to(device), torch::randint(0, s.classes, {n}, random, torch::kLong).to(device)};
 }
 
 MakeOptimizer Workload::optimizer_maker() const { return make_optimizer_by_name(optimizer); }
@@ -77,6 +87,20 @@ Reference train_serially(const Workload& workload, Communicator& world, int64_t 
   return reference;
 }
 
+bool sums_in_rank_order(const Communicator& world) { return world.size() <= 2 || world.transport() == "shared memory"; }
+
+std::string expect_same(bool bits, const std::string& name, const std::vector<torch::Tensor>& got, const std::vector<torch::Tensor>& expected, double tolerance) {
+  if (bits) {
+    expect_equal_bits(name, got, expected);
+    return "equal the serial run's, bit by bit,";
+  }
+  std::vector<torch::Tensor> a, b;
+  for (const auto& tensor : got) a.push_back(tensor.flatten());
+  for (const auto& tensor : expected) b.push_back(tensor.flatten());
+  expect_close(name, torch::cat(a), torch::cat(b), tolerance);
+  return fmt::format("agree with the serial run's to {:.0e} (norm-relative)", ((torch::cat(a) - torch::cat(b)).norm() / torch::cat(b).norm()).item<double>());
+}
+
 void verify_model(Process& process, const Model& model, const Reference& reference, int64_t steps) {
   std::vector<torch::Tensor> parameters, gradients, expected;
   for (const auto& [name, tensor] : trainable_parameters(model)) {
@@ -86,10 +110,12 @@ void verify_model(Process& process, const Model& model, const Reference& referen
       gradients.push_back(tensor.grad() + 0.0F);
     }
   }
-  expect_equal_bits("gradient", gradients, expected);
-  expect_equal_bits("parameter", parameters, reference.parameters);
+  // Gradients at the end of two runs that drifted apart differ by more than the parameters themselves.
+  const bool bits = sums_in_rank_order(process.world());
+  if (!gradients.empty()) expect_same(bits, "gradient", gradients, expected, 100 * reordered_tolerance);
+  const std::string words = expect_same(bits, "parameter", parameters, reference.parameters);
   if (process.is_root())
-    fmt::print("  {} equal the serial run's, bit by bit, after {} steps on {} rank(s)\n", gradients.empty() ? "parameters" : "gradients and parameters", steps, process.world_size());
+    fmt::print("  {} {} after {} steps on {} rank(s)\n", gradients.empty() ? "parameters" : "gradients and parameters", words, steps, process.world_size());
 }
 
 Exposed time_exposed(Communicator& world, int64_t pairs, const std::function<void(bool communicate)>& step) {
@@ -111,28 +137,6 @@ Exposed time_exposed(Communicator& world, int64_t pairs, const std::function<voi
 }
 
 double all_reduce_bytes(int64_t elements, int ranks) { return 2.0 * (ranks - 1) / ranks * 4.0 * static_cast<double>(elements); }
-
-namespace {
-
-std::string error_text(double predicted, double measured) {
-  return predicted == 0 ? (measured == 0 ? "0.0%" : "-") : fmt::format("{:+.2f}%", 100.0 * (measured - predicted) / predicted);
-}
-
-}  // namespace
-
-void Comparison::bytes(const std::string& quantity, double predicted, double measured) {
-  rows_.push_back({quantity, format_bytes(static_cast<int64_t>(predicted)), format_bytes(static_cast<int64_t>(measured)), error_text(predicted, measured)});
-}
-
-void Comparison::count(const std::string& quantity, double predicted, double measured) {
-  rows_.push_back({quantity, fmt::format("{:g}", predicted), fmt::format("{:g}", measured), error_text(predicted, measured)});
-}
-
-std::string Comparison::text() const {
-  Table table({"quantity", "predicted", "measured", "error"});
-  for (const auto& row : rows_) table.add(row);
-  return table.text(2);
-}
 
 void report_step(Process& process, const Workload& workload, const std::string& variant, const Exposed& exposed, double predicted_bytes, double measured_bytes) {
   const bool compared = exposed.without.median > 0;  // ZeRO-3 has no step without communication

@@ -9,6 +9,7 @@
 
 #include "comm/communicator.hpp"  // Communicator
 #include "launch/process.hpp"     // Process, Options
+#include "measure/comparison.hpp" // Comparison
 #include "measure/csv.hpp"        // Row
 #include "measure/timer.hpp"      // Timing
 #include "models/model.hpp"       // Model
@@ -20,12 +21,16 @@ struct Samples {
   torch::Tensor x, y;
 };
 
+class Dataset;
+Samples load_digits(const Dataset& dataset);  // all of it: (size, 1, 28, 28) in [-0.5, 0.5], and labels
+
 // Samples are random: these lessons are about bits, bytes and seconds. 10_large_batch and 11_train learn something real.
 class Workload {
  public:
   explicit Workload(Options& options);  // adds --model and --optimizer
 
   std::string kind = "convnet", optimizer = "adam";
+  torch::Device device = torch::kCPU;  // of model and samples: workload.device = process.device(), after start()
   double learning_rate() const { return optimizer == "adam" ? 1e-3 : 0.01; }
 
   int64_t steps() const { return options_.steps_or(is_large() ? 3 : 20, is_large() ? 2 : 5); }   // verified
@@ -52,8 +57,18 @@ struct Reference {
 // Rank 0 runs it, and everybody gets the result. Collective.
 Reference train_serially(const Workload& workload, Communicator& world, int64_t steps, int64_t microbatches = 1);
 
-// Every parameter's bits, and if it still has them whole, the gradients' (up to the sign of zero: 0 + (-0) is 0 where
-// gradients were added to a cleared buffer). Says so on rank 0, or ends the job with exit 1.
+// Are sums made in rank order, as train_serially makes them? On one host they are, and two terms have only one order; a ring or two
+// levels between hosts add in another, and float sums then differ in their last bits.
+bool sums_in_rank_order(const Communicator& world);
+
+// The same bits, or nearly: norm-relative `tolerance`. Returns the words for the report ("equal the serial run's, bit by bit,"), or
+// ends the job with exit 1.
+constexpr double reordered_tolerance = 1e-4;  // after 20 steps; 20 steps of Adam made 2e-6 of a last bit
+std::string expect_same(bool bits, const std::string& name, const std::vector<torch::Tensor>& got, const std::vector<torch::Tensor>& expected,
+                        double tolerance = reordered_tolerance);
+
+// Every parameter, and if it still has them whole, the gradients (up to the sign of zero: 0 + (-0) is 0 where gradients were added
+// to a cleared buffer). Says so on rank 0, or ends the job with exit 1.
 void verify_model(Process& process, const Model& model, const Reference& reference, int64_t steps);
 
 // A step with and without communication, by turns, so that both meet the same machine. Exposed communication is the
@@ -67,17 +82,6 @@ Exposed time_exposed(Communicator& world, int64_t pairs, const std::function<voi
 // Elements per rank times 4, for an all-reduce of `elements` floats over n ranks: 2(n-1)/n. Half of it for a reduce-scatter
 // or an all-gather of that many in total.
 double all_reduce_bytes(int64_t elements, int ranks);
-
-// "quantity | predicted | measured | error" on rank 0.
-class Comparison {
- public:
-  void bytes(const std::string& quantity, double predicted, double measured);
-  void count(const std::string& quantity, double predicted, double measured);
-  std::string text() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 // Prints the line about time, and writes the CSV row.
 void report_step(Process& process, const Workload& workload, const std::string& variant, const Exposed& exposed, double predicted_bytes, double measured_bytes);

@@ -1,16 +1,20 @@
-// Strong and weak scaling of every strategy, in one interleaved run: each round times one block of steps of each strategy in
-// turn, so that all meet the same machine, and ratios are taken within a round.
+// Strong and weak scaling of every strategy and its rivals, in one interleaved run: each round times one block of steps of each
+// contender in turn, so that all meet the same machine; ratios are taken within a round, and their median is the figure.
 //
 //   mpirun -np 2 build/03_data_parallel/bench_scaling --models resnet18 --csv results/scaling.csv
 //   mpirun -np 2 build/03_data_parallel/bench_scaling --models resnet18 --strategies alone,ddp@1,ddp@5,ddp@25,ddp@100
+//   scripts/two_nodes.sh --rate 350mbit build/03_data_parallel/bench_scaling --models resnet18 --batch 128 --strategies alone,comm,naive,ddp
 //
-// alone is N independent runs at the same time: what compute costs. Exposed communication is the difference to it. single is
-// one run while the other ranks sleep: what speed-up is measured against. reducer and reducer+optim are c10d::Reducer over
-// our communicator, with our fused optimiser and with torch::optim. NAME@MB sets the bucket size.
+// Beside the strategies of common/parallel (NAME@MB sets the bucket size):
+//   single         one run while the other ranks sleep: what speed-up is measured against
+//   alone          N independent runs at the same time: what a step costs without communication. Exposed communication is
+//                  the difference to it, never the wait after backward
+//   comm           the all-reduce of the gradients and nothing else: what could be hidden
+//   reducer        c10d::Reducer over our communicator, with our fused optimiser; reducer+optim: with torch::optim
+//   pytorch        PyTorch DistributedDataParallel over Gloo (TCP), in Python; one host only
+#include "python_rival.hpp"
 #include "reducer_rival.hpp"
 #include "workload.hpp"
-
-#include <numeric>
 
 #include "measure/allocator.hpp"
 #include "measure/provenance.hpp"
@@ -41,10 +45,13 @@ class TimedOptimizer : public Optimizer {
 struct Contender {
   std::string name;
   std::shared_ptr<Model> model;
-  std::unique_ptr<Strategy> strategy;
-  double optimizer_s = 0, data_s = 0;  // sums
+  std::shared_ptr<Strategy> strategy;    // or one of these two:
+  std::unique_ptr<PythonRival> python;
+  std::vector<torch::Tensor> buckets;    // comm
+  double optimizer_s = 0, data_s = 0;    // sums
   int64_t steps = 0, held = 0, peak = 0, sent = 0;
-  std::vector<double> rounds;          // seconds per step, maximum over ranks
+  std::vector<double> rounds;            // seconds per step, maximum over ranks
+  bool exchanges() const { return strategy && name != "single" && name != "alone"; }
 };
 
 int64_t held_bytes() {
@@ -52,9 +59,10 @@ int64_t held_bytes() {
   return memory.live_bytes(Tag::parameters) + memory.live_bytes(Tag::gradients) + memory.live_bytes(Tag::optimizer);
 }
 
-void step(Contender& contender, const Workload& workload, int rank) {
+// Samples were drawn before: fetching one costs nothing here. 11_train has the real loader.
+void step(Contender& contender, const Workload& workload, const std::vector<Samples>& samples) {
   const WallTimer timer;
-  const auto [x, y] = workload.samples(contender.steps % 4, rank);
+  const auto& [x, y] = samples[static_cast<size_t>(contender.steps) % samples.size()];
   contender.data_s += timer.seconds();
   const MemoryTag tag(Tag::activations);
   cross_entropy(contender.strategy->forward(x), y).backward();
@@ -62,50 +70,104 @@ void step(Contender& contender, const Workload& workload, int rank) {
   ++contender.steps;
 }
 
-void build(Contender& contender, const Workload& workload, Communicator& world) {
-  auto& memory = CountingAllocator::get();
-  const int64_t before = held_bytes();
-  const auto at = contender.name.find('@');
-  const std::string kind = contender.name.substr(0, at);
+void run(Contender& contender, const Workload& workload, const std::vector<Samples>& samples, Communicator& world, int64_t steps) {
+  if (contender.python) return contender.python->run(steps);
+  if (contender.name == "single" && world.rank() != 0) return;
+  for (int64_t i = 0; i < steps; ++i) {
+    if (contender.strategy) step(contender, workload, samples);
+    for (const auto& bucket : contender.buckets) world.all_reduce(bucket);
+  }
+}
+
+StrategyOptions options_of(Contender& contender, const Workload& workload) {
   StrategyOptions options;
-  if (at != std::string::npos) {
+  if (const auto at = contender.name.find('@'); at != std::string::npos) {
     options.buckets.bytes = static_cast<int64_t>(std::stod(contender.name.substr(at + 1)) * (1 << 20));
     options.buckets.first_bytes = std::min(options.buckets.first_bytes, options.buckets.bytes);
   }
   options.make_optimizer = [&contender, make = workload.optimizer_maker()](const torch::Tensor& parameters, const torch::Tensor& gradients) {
     return std::make_unique<TimedOptimizer>(make(parameters, gradients), contender.optimizer_s);
   };
+  return options;
+}
+
+// Makes the contender, and counts the memory and bytes of its second step: buckets are rebuilt in the first.
+void build(Contender& contender, const Workload& workload, const std::vector<Samples>& samples, Process& process, const Contender* alone) {
+  Communicator& world = process.world();
+  auto& memory = CountingAllocator::get();
+  const int64_t before = held_bytes();
+  const std::string kind = contender.name.substr(0, contender.name.find('@'));
+  if (kind == "pytorch") {
+    if (process.nodes() > 1 || !workload.device.is_cpu()) throw usage_error("--strategies pytorch", "it trains on the CPU, and its ranks meet at 127.0.0.1", "one host, --device cpu");
+    auto port = torch::tensor({process.is_root() ? free_port() : 0}, torch::kInt32).to(workload.device);
+    world.broadcast(port, 0);
+    contender.python = std::make_unique<PythonRival>(PythonRival::Job{workload.kind, workload.batch_size(), world.rank(), world.size(), port.item<int>(), workload.optimizer});
+    return;
+  }
+  if (kind == "single" && alone) {  // the same run, without company
+    contender.model = alone->model, contender.strategy = alone->strategy, contender.held = alone->held, contender.peak = alone->peak;
+    return;
+  }
   contender.model = workload.make();
-  contender.strategy = kind.starts_with("reducer") ? make_reducer_rival(world, *contender.model, options, kind == "reducer+optim" ? workload.optimizer : "")
-                                                   : make_strategy(kind == "single" ? "alone" : kind, world, *contender.model, options);
-  step(contender, workload, world.rank());  // buckets are rebuilt here
+  if (kind == "comm") {
+    const int64_t count = parameter_count(*contender.model), bucket = (int64_t{25} << 20) / 4;
+    const torch::Tensor gradients = allocate_shared(world, count, Tag::buffers);
+    for (int64_t begin = 0; begin < count; begin += bucket) contender.buckets.push_back(gradients.narrow(0, begin, std::min(bucket, count - begin)));
+  } else if (kind.starts_with("reducer")) {
+    contender.strategy = make_reducer_rival(world, *contender.model, options_of(contender, workload), kind == "reducer+optim" ? workload.optimizer : "");
+  } else {
+    contender.strategy = make_strategy(kind == "single" ? "alone" : kind, world, *contender.model, options_of(contender, workload));
+  }
+  run(contender, workload, samples, world, 1);
   contender.held = held_bytes() - before;
   memory.reset_peak();
   const int64_t live = memory.live_bytes();
+  world.barrier();
   world.reset_traffic();
-  step(contender, workload, world.rank());
-  contender.sent = world.traffic().bytes_sent;
+  const int64_t sent_before = contender.strategy ? contender.strategy->bytes_sent() : 0;
+  run(contender, workload, samples, world, 1);
+  contender.sent = contender.strategy ? contender.strategy->bytes_sent() - sent_before : world.traffic().bytes_sent;
   contender.peak = contender.held + memory.peak_bytes() - live;
-  contender.optimizer_s = contender.data_s = 0;
-  contender.steps = 0;
 }
 
 // One block of steps; seconds per step, the slowest rank's.
-double block(Contender& contender, const Workload& workload, Communicator& world, int64_t steps) {
+double block(Contender& contender, const Workload& workload, const std::vector<Samples>& samples, Communicator& world, int64_t steps) {
   world.barrier();
   const WallTimer timer;
-  if (contender.name != "single" || world.rank() == 0)
-    for (int64_t i = 0; i < steps; ++i) step(contender, workload, world.rank());
-  auto seconds = torch::tensor({timer.seconds() / static_cast<double>(steps)}, torch::kDouble);
+  run(contender, workload, samples, world, steps);
+  finish_device_work();
+  auto seconds = torch::tensor({timer.seconds() / static_cast<double>(steps)}, torch::kDouble).to(workload.device);
   world.all_reduce(seconds, ReduceOp::max);
   return seconds.item<double>();
 }
 
-// Median over rounds of a/b.
-double ratio(const Contender& a, const Contender& b) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < a.rounds.size(); ++i) ratios.push_back(a.rounds[i] / b.rounds[i]);
-  return median(ratios);
+// Over rounds: f(a, b) of the two contenders' times in the same round.
+template <class F>
+std::vector<double> paired(const Contender* a, const Contender* b, F&& f) {
+  std::vector<double> values;
+  for (size_t i = 0; a && b && i < a->rounds.size(); ++i) values.push_back(f(a->rounds[i], b->rounds[i]));
+  return values;
+}
+
+// "1.23 [1.20 1.31]": median, smallest and largest of the paired ratios a/b.
+std::string ratio_text(const Contender* a, const Contender* b, double factor = 1) {
+  const auto ratios = paired(a, b, [&](double x, double y) { return factor * x / y; });
+  return ratios.empty() ? "-" : fmt::format("{:.2f} [{:.2f} {:.2f}]", median(ratios), quantile(ratios, 0), quantile(ratios, 1));
+}
+
+// What exchanges gradients must agree after the same steps, bit by bit if it is ours and on one host.
+void verify(const std::vector<std::unique_ptr<Contender>>& contenders, const Contender& base, bool one_host) {
+  const auto expected = base.strategy->gather_parameters();
+  for (const auto& contender : contenders) {
+    if (contender->python && contender->python->parameters() != parameter_count(*base.model))
+      throw verify_error("bench_scaling", fmt::format("PyTorch's model has {} parameters, ours {}", contender->python->parameters(), parameter_count(*base.model)));
+    if (!contender->exchanges()) continue;
+    const auto got = contender->strategy->gather_parameters();
+    const bool bits = one_host && !contender->name.starts_with("reducer");
+    for (size_t i = 0; i < got.size(); ++i)
+      if (bits ? !torch::equal(got[i], expected[i]) : !torch::allclose(got[i], expected[i], 1e-2, 1e-4))
+        throw verify_error("bench_scaling", fmt::format("parameter {} of {} differs from ddp's after 2 steps", i, contender->name));
+  }
 }
 
 }  // namespace
@@ -113,10 +175,9 @@ double ratio(const Contender& a, const Contender& b) {
 int main(int argc, char** argv) {
   Process process(argc, argv);
   return process.run([&] {
-    Options options("03_data_parallel/bench_scaling", "strong and weak scaling of every strategy, beside c10d::Reducer");
+    Options options("03_data_parallel/bench_scaling", "strong and weak scaling of every strategy, beside c10d::Reducer and PyTorch DDP");
     Workload workload(options);
-    workload.kind = "";
-    std::vector<std::string> models{"mlp", "resnet18"}, names{"single", "alone", "naive", "bucketed", "ddp", "zero1", "zero2", "zero3", "reducer", "reducer+optim"};
+    std::vector<std::string> models{"mlp", "resnet18"}, names{"alone", "single", "comm", "naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3", "reducer", "reducer+optim"};
     std::string scaling = "weak";
     int64_t rounds = 9;
     options.app().add_option("--models", models, "which to train")->delimiter(',');
@@ -124,6 +185,7 @@ int main(int argc, char** argv) {
     options.app().add_option("--scaling", scaling, "weak: --batch per rank; strong: --batch in all")->check(CLI::IsMember({"weak", "strong"}));
     options.app().add_option("--rounds", rounds, "interleaved rounds")->check(CLI::PositiveNumber);
     process.start(options);
+    workload.device = process.device();
     Communicator& world = process.world();
     CountingAllocator::install();
     if (options.quick) rounds = 2;
@@ -134,68 +196,68 @@ int main(int argc, char** argv) {
 
     for (const std::string& kind : models) {
       workload.kind = kind;
+      std::vector<Samples> samples;
+      for (int64_t i = 0; i < 4; ++i) samples.push_back(workload.samples(i, world.rank()));
       // 1. Build, and count memory and bytes.
       std::vector<std::unique_ptr<Contender>> contenders;
-      for (const std::string& name : names) {
-        contenders.push_back(std::make_unique<Contender>());
-        contenders.back()->name = name;
-        build(*contenders.back(), workload, world);
-      }
-      // 2. Verify: what exchanges gradients must agree after the same steps, bit by bit if it is ours.
       const auto by_name = [&](const std::string& prefix) -> Contender* {
         for (auto& contender : contenders)
           if (contender->name.starts_with(prefix)) return contender.get();
         return nullptr;
       };
-      if (const Contender* base = by_name("ddp")) {
-        const auto expected = base->strategy->gather_parameters();
-        for (auto& contender : contenders) {
-          if (contender->name == "single" || contender->name == "alone") continue;
-          const auto got = contender->strategy->gather_parameters();
-          for (size_t i = 0; i < got.size(); ++i) {
-            const bool rival = contender->name.starts_with("reducer");
-            if (rival ? !torch::allclose(got[i], expected[i], 1e-2, 1e-4) : !torch::equal(got[i], expected[i]))
-              throw verify_error("bench_scaling", fmt::format("{}: parameter {} of {} differs from ddp's after 2 steps", kind, i, contender->name));
-          }
-        }
+      for (const std::string& name : names) {
+        contenders.push_back(std::make_unique<Contender>());
+        contenders.back()->name = name;
+        build(*contenders.back(), workload, samples, process, by_name("alone"));
       }
-      // 3. Time, by turns: blocks of at least 0.1 s.
-      auto seconds = torch::tensor({block(*contenders.front(), workload, world, 1)}, torch::kDouble);
-      world.broadcast(seconds, 0);
-      const int64_t steps = options.steps ? options.steps : options.quick ? 1 : std::clamp<int64_t>(static_cast<int64_t>(0.1 / seconds.item<double>()), 1, 100);
+      // 2. Verify.
+      Contender *alone = by_name("alone"), *single = by_name("single"), *ddp = by_name("ddp"), *comm = by_name("comm");
+      if (ddp) verify(contenders, *ddp, process.nodes() == 1);
+      // 3. Time, by turns: blocks of at least 0.2 s.
+      const double first = block(*(ddp ? ddp : contenders.front().get()), workload, samples, world, 1);
+      const int64_t steps = options.steps ? options.steps : options.quick ? 1 : std::clamp<int64_t>(static_cast<int64_t>(0.2 / first), 1, 200);
       for (auto& contender : contenders) contender->optimizer_s = contender->data_s = 0, contender->steps = 0;
       for (int64_t round = 0; round < rounds; ++round)
         for (size_t i = 0; i < contenders.size(); ++i) {  // another one begins each round
           Contender& contender = *contenders[(i + static_cast<size_t>(round)) % contenders.size()];
-          contender.rounds.push_back(block(contender, workload, world, steps));
+          contender.rounds.push_back(block(contender, workload, samples, world, steps));
         }
       // 4. Report.
-      const Contender *alone = by_name("alone"), *single = by_name("single"), *ddp = by_name("ddp");
-      Table table({"strategy", "step", "speed-up", "of alone", "ddp is", "exposed", "optimiser", "sent", "held", "peak"});
+      Table table({"strategy", "step", "speed-up", "of alone", "ddp is", "exposed", "of comm", "optimiser", "sent", "held", "peak"});
       for (const auto& contender : contenders) {
-        const double step_s = median(contender->rounds), steps_done = static_cast<double>(std::max<int64_t>(1, contender->steps));
-        std::vector<double> exposed;
-        for (size_t i = 0; alone && i < contender->rounds.size(); ++i) exposed.push_back(contender->rounds[i] - alone->rounds[i]);
-        const bool one = contender->name == "single";
+        const double step_s = median(contender->rounds), steps_done = static_cast<double>(std::max<int64_t>(1, contender->steps + (contender.get() == alone && single && single->strategy == alone->strategy ? single->steps : 0)));
+        const bool one = contender->name == "single", compared = alone && !one && contender.get() != alone && contender.get() != comm;
         const double ranks = one ? 1 : world.size();
-        table.add({contender->name, format_seconds(step_s), single ? fmt::format("{:.2f}x", ranks * ratio(*single, *contender)) : "-",
-                   alone && !one ? fmt::format("{:.2f}", ratio(*alone, *contender)) : "-", ddp && !one ? fmt::format("{:.2f}x", ratio(*contender, *ddp)) : "-",
-                   alone && !one ? format_seconds(std::max(0.0, median(exposed))) : "-", format_seconds(contender->optimizer_s / steps_done),
-                   format_bytes(contender->sent), format_bytes(contender->held), format_bytes(contender->peak)});
+        const auto exposed = compared ? paired(contender.get(), alone, std::minus<>()) : std::vector<double>();
+        std::vector<double> share;
+        for (size_t i = 0; comm && i < exposed.size(); ++i) share.push_back(100 * exposed[i] / comm->rounds[i]);
+        const auto count = [&](int64_t bytes) { return contender->python ? "-" : format_bytes(bytes); };
+        table.add({contender->name, format_seconds(step_s), contender.get() == comm ? "-" : ratio_text(single, contender.get(), ranks), compared ? ratio_text(alone, contender.get()) : "-",
+                   contender->exchanges() || contender->python ? ratio_text(contender.get(), ddp) : "-", compared ? format_seconds(std::max(0.0, median(exposed))) : "-",
+                   share.empty() ? "-" : fmt::format("{:.0f}% [{:.0f} {:.0f}]", median(share), quantile(share, 0), quantile(share, 1)),
+                   contender->optimizer_s > 0 ? format_seconds(contender->optimizer_s / steps_done) : "-", count(contender->sent), count(contender->held), count(contender->peak)});
         Row row;
         fill(row, world);
         fill(row, Timing{step_s, quantile(contender->rounds, 0.95), contender->rounds});
         row.set("variant", contender->name).set("workload", kind).set("kind", "measured").set("scaling", scaling).set("dtype", "float32");
         row.set("batch", workload.batch_size()).set("global_batch", workload.batch_size() * static_cast<int64_t>(ranks));
         row.set("rate", static_cast<double>(workload.batch_size()) * ranks / step_s).set("rate_unit", "samples/s");
-        row.set("sent_bytes", contender->sent).set("peak_bytes", contender->peak).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
-        if (alone && !one) row.set("compute_s", median(alone->rounds)).set("exposed_comm_s", median(exposed));
+        if (contender->python) {
+          row.set("backend", "gloo").set("transport", "TCP (PyTorch " + contender->python->version() + ")");
+        } else {
+          row.set("sent_bytes", contender->sent).set("peak_bytes", contender->peak).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
+        }
+        if (compared) row.set("compute_s", median(alone->rounds)).set("exposed_comm_s", median(exposed));
         write_row(process, row);
+        write_samples(process, contender->name, contender->rounds);
       }
       if (process.is_root())
-        fmt::print("{}, {} parameters, batch {} per rank, {} ranks, {} rounds of {} steps, {} ({})\n{}", kind, parameter_count(*contenders.front()->model), workload.batch_size(),
-                   world.size(), rounds, steps, world.backend(), world.transport(), table.text(2));
+        fmt::print("{}, {} parameters, batch {} per rank, {} ranks, {} rounds of {} steps, {} ({})\n{}", kind, parameter_count(*workload.make()), workload.batch_size(), world.size(), rounds,
+                   steps, world.backend(), world.transport(), table.text(2));
+      world.barrier();
     }
-    if (process.is_root()) fmt::print("speed-up: samples per second over one run alone; of alone: over {} independent runs at once; ddp is: how many times as fast as this\n", world.size());
+    if (process.is_root())
+      fmt::print("median [least most] of {} paired ratios. speed-up: samples per second over one run alone; of alone: over {} independent runs at once;\n"
+                 "ddp is: how many times as fast as this; exposed: step minus the step without communication; of comm: its share of the communication\n", rounds, world.size());
   });
 }

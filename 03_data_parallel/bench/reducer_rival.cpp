@@ -100,14 +100,14 @@ class CommunicatorBackend : public c10d::Backend {
 
 class ReducerRival : public Strategy {
  public:
-  ReducerRival(Communicator& world, Model& model, const StrategyOptions& options, const std::string& own_optimizer) : model_(model) {
+  ReducerRival(Communicator& world, Model& model, const StrategyOptions& options, const std::string& own_optimizer) : world_(world), model_(model) {
     replicate(world, model);
     if (own_optimizer.empty()) {
       flat_ = std::make_unique<FlatParameters>(model);
       optimizer_ = options.make_optimizer(flat_->parameters(), flat_->gradients());
     }
-    std::vector<at::Tensor> parameters;
-    for (const auto& [name, tensor] : trainable_parameters(model)) parameters.push_back(tensor);
+    for (const auto& [name, tensor] : trainable_parameters(model)) parameters_.push_back(tensor);
+    const auto& parameters = parameters_;
     if (own_optimizer == "sgd") theirs_ = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.01).momentum(0.9));
     if (own_optimizer == "adam") theirs_ = std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
 
@@ -119,7 +119,7 @@ class ReducerRival : public Strategy {
     auto [indices, limits] = c10d::compute_bucket_assignment_by_size(parameters, {first, usual}, dense);
     std::reverse(indices.begin(), indices.end());
     reducer_ = std::make_unique<c10d::Reducer>(parameters, indices, group_, dense, options.buckets.bytes, /*find_unused_parameters=*/false,
-                                               /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>{}, options.buckets.first_bytes,
+                                               /*gradient_as_bucket_view=*/!own_optimizer.empty(), std::unordered_map<size_t, std::string>{}, options.buckets.first_bytes,
                                                /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
   }
 
@@ -134,7 +134,7 @@ class ReducerRival : public Strategy {
   void step(double learning_rate, double) override {  // the reducer has divided by the world size already
     if (theirs_) {
       theirs_->step();
-      theirs_->zero_grad();
+      for (const auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();  // views of buckets: zero_grad() throws
     } else {
       optimizer_->step(learning_rate, 1.0);
       flat_->zero_grad();
@@ -145,11 +145,14 @@ class ReducerRival : public Strategy {
     for (const auto& [name, tensor] : trainable_parameters(model_)) values.push_back(tensor.detach().clone());
     return values;
   }
+  int64_t bytes_sent() const override { return world_.traffic().bytes_sent; }
   NamedTensors state() override { return {}; }
   void set_steps_done(int64_t) override {}
 
  private:
+  Communicator& world_;
   Model& model_;
+  std::vector<at::Tensor> parameters_;
   std::unique_ptr<FlatParameters> flat_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<torch::optim::Optimizer> theirs_;

@@ -6,7 +6,8 @@
 
 namespace manyranks {
 
-// `own_optimizer`: PyTorch's torch::optim in place of our fused one, as a program without this library would have it.
+// `own_optimizer`: PyTorch's torch::optim in place of our fused one, and gradients that are views of the reducer's buckets (no copy
+// out of them), as a program without this library would have it at its best. Our fused optimiser wants them in one row.
 std::unique_ptr<Strategy> make_reducer_rival(Communicator& world, Model& model, const StrategyOptions& options, const std::string& own_optimizer = "");
 
 }  // namespace manyranks

@@ -1,22 +1,13 @@
 #!/usr/bin/env python3
-"""PyTorch DistributedDataParallel over Gloo beside ours, by turns: what people use today, transport named.
+"""One rank of PyTorch DistributedDataParallel over Gloo (TCP), the rival of bench_scaling, which starts it.
 
-    python3 03_data_parallel/bench/rival_ddp.py --model mlp --ranks 2 --rounds 9
-
-Each round starts our bench_scaling (strategy ddp) and then PyTorch DDP on the same model, batch, optimiser and number of
-threads, and takes the ratio of their steps; the figure is the median over rounds. Exit 77 where `import torch` fails.
+Reads a number of steps from standard input, makes them, answers "done"; ends with its input. The model is that of
+common/models layer by layer, with the same batch and one thread. Set up as its documentation advises for speed: gradients as
+views of buckets, fused optimiser, not bound to a core (as torchrun starts it).
 """
 import argparse
-import csv
 import os
-import pathlib
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make(kind):
@@ -78,91 +69,55 @@ def make(kind):
                 layers.append(Block(channels, 64 << index, 2 if index and not block else 1))
                 channels = 64 << index
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)), (3, 32, 32)
+    if kind == "vgg11":
+        layers, channels = [], 3
+        for planes, pool in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
+            layers += [nn.Conv2d(channels, planes, 3, 1, 1), nn.ReLU(inplace=True)] + ([nn.MaxPool2d(2, 2)] if pool else [])
+            channels = planes
+        classifier = [nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Linear(4096, 10)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *classifier), (3, 32, 32)
     if kind == "gpt":
         return nn.Sequential(Embedding(256, 128, 128), *[GptBlock(128, 4) for _ in range(4)], nn.LayerNorm(128), nn.Linear(128, 256, bias=False)), None
     sys.exit(f"no Python twin of {kind}")
 
 
-def rank_main(arguments):
-    """One rank of PyTorch DDP: prints seconds per step, the slowest rank's."""
-    import torch
-    import torch.distributed as dist
-
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mlp", choices=["mlp", "resnet18", "vgg11", "gpt"])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--optimizer", default="adam", choices=["adam", "sgd"])
+    arguments = parser.parse_args()
+    try:
+        import torch
+        import torch.distributed as dist
+    except Exception as error:  # the CPU-only install has no Python side
+        print(f"missing import torch: {error}", flush=True)
+        return
+    os.sched_setaffinity(0, range(os.cpu_count()))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model, shape = make(arguments.model)
     ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.Adam(ddp.parameters(), fused=True)
+    if arguments.optimizer == "adam":
+        optimizer = torch.optim.Adam(ddp.parameters(), fused=True)
+    else:
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9, fused=True)
     n = arguments.batch
     x, y = (torch.randn(n, *shape), torch.randint(10, (n,))) if shape else (torch.randint(256, (n, 128)), torch.randint(256, (n, 128)))
 
-    def step():
-        optimizer.zero_grad()
-        output = ddp(x)
-        torch.nn.functional.cross_entropy(output.reshape(-1, output.shape[-1]), y.reshape(-1)).backward()
-        optimizer.step()
+    def run(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            output = ddp(x)
+            torch.nn.functional.cross_entropy(output.reshape(-1, output.shape[-1]), y.reshape(-1)).backward()
+            optimizer.step()
 
-    for _ in range(3):
-        step()
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(arguments.steps):
-        step()
-    seconds = torch.tensor([(time.perf_counter() - start) / arguments.steps])
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    if dist.get_rank() == 0:
-        print(f"parameters {sum(p.numel() for p in model.parameters())} seconds {seconds.item()}")
+    run(3)  # buckets are rebuilt after the first
+    print(f"ready {torch.__version__} {sum(p.numel() for p in model.parameters())}", flush=True)
+    for line in sys.stdin:
+        run(int(line))
+        print("done", flush=True)
     dist.destroy_process_group()
-
-
-def theirs(arguments, port):
-    command = [sys.executable, __file__, "--as-rank", "--model", arguments.model, "--batch", str(arguments.batch), "--steps", str(arguments.steps)]
-    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(arguments.ranks), OMP_NUM_THREADS="1")
-    ranks = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True) for rank in range(arguments.ranks)]
-    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        sys.exit("PyTorch DDP failed")
-    words = outputs[0].split()
-    return int(words[1]), float(words[3])
-
-
-def ours(arguments):
-    with tempfile.NamedTemporaryFile(suffix=".csv") as file:
-        os.unlink(file.name)
-        command = ["mpirun", "-np", str(arguments.ranks), str(arguments.binary), "--models", arguments.model, "--strategies", "ddp", "--rounds", "1",
-                   "--steps", str(arguments.steps), "--batch", str(arguments.batch), "--csv", file.name]
-        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-        with open(file.name) as table:
-            row = list(csv.DictReader(table))[-1]
-        pathlib.Path(file.name).touch()
-        return float(row["median_s"])
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mlp", choices=["mlp", "resnet18", "gpt"])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/03_data_parallel/bench_scaling")
-    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    try:
-        import torch
-    except Exception as error:  # the CPU-only install has no Python side
-        print(f"skipped (rivals): import torch: {error}; scripts/setup.sh --rivals", file=sys.stderr)
-        sys.exit(77)
-    if arguments.as_rank:
-        return rank_main(arguments)
-    ratios = []
-    for round_ in range(arguments.rounds):
-        mine = ours(arguments)
-        parameters, rival = theirs(arguments, 29600 + round_)
-        ratios.append(rival / mine)
-        print(f"round {round_}: ours {mine * 1e3:.2f} ms, PyTorch {torch.__version__} DDP over Gloo (TCP) {rival * 1e3:.2f} ms: {ratios[-1]:.2f}x", flush=True)
-    print(f"{arguments.model}, {parameters} parameters, batch {arguments.batch} x {arguments.ranks} ranks: {statistics.median(ratios):.2f}x PyTorch DDP (median of {len(ratios)} pairs)")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-// Parameters used twice, used by some ranks only, and not at all; and what ranks must not disagree about.
+// Parameters used twice, used by some ranks only, and not at all; when all-reduces start; ZeRO-3's units; batch normalisation over
+// ranks; and what ranks must not disagree about.
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include "comm/tests/rank_main.hpp"  // process, world
 #include "launch/errors.hpp"
 #include "measure/allocator.hpp"
 #include "measure/verify.hpp"
+#include "models/batch_norm.hpp"
 #include "models/model.hpp"
 #include "parallel/fully_sharded.hpp"
 #include "parallel/strategy.hpp"
+#include "parallel/sync_batch_norm.hpp"
 #include "train/flat_parameters.hpp"
 
 namespace manyranks {
@@ -68,7 +73,7 @@ std::vector<torch::Tensor> serial(int ranks, int64_t steps) {
   return values;
 }
 
-void run_odd(const std::string& kind, int without_samples) {
+void run_odd(const std::string& kind, int without_samples, int delayed = -1) {
   Communicator& world = test::world();
   auto model = make_odd();
   const auto strategy = make_strategy(kind, world, *model, {make_adam(), {64, 128}});
@@ -77,7 +82,9 @@ void run_odd(const std::string& kind, int without_samples) {
     if (world.rank() == without_samples) {
       strategy->follow();
     } else {
-      strategy->forward(input(step, world.rank())).pow(2).sum().backward();
+      const torch::Tensor output = strategy->forward(input(step, world.rank()));
+      if (world.rank() == delayed) output.register_hook([](const torch::Tensor&) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+      output.pow(2).sum().backward();
     }
     strategy->step(1e-2);
   }
@@ -93,11 +100,42 @@ void run_odd(const std::string& kind, int without_samples) {
 }
 
 TEST(Hooks, UsedTwiceSometimesAndNever) {
-  for (const std::string kind : {"naive", "ddp", "zero1", "zero2", "zero3"}) run_odd(kind, -1);
+  for (const std::string kind : {"naive", "ddp", "horovod", "zero1", "zero2", "zero3"}) run_odd(kind, -1);
+}
+
+TEST(Hooks, ADelayedLastLayerChangesNothing) {
+  for (const std::string kind : {"ddp", "horovod", "zero2", "zero3"}) run_odd(kind, -1, test::world().size() - 1);
+}
+
+// With all parameters used, every bucket but the last is handed out before backward is over. Fails if hooks only mark, and finish()
+// starts everything.
+TEST(Hooks, AllReducesStartDuringBackward) {
+  Communicator& world = test::world();
+  auto model = make_odd();
+  model->use_sometimes(true);
+  bool in_backward = false;
+  int early = 0, late = 0;
+  GradientBuckets buckets(world, *model, {64, 128}, [&](const auto& bucket) {
+    ++(in_backward ? early : late);
+    return world.all_reduce_async(bucket.gradients);
+  });
+  for (int64_t step = 0; step < 3; ++step) {
+    early = late = 0;
+    buckets.zero_grad();
+    const torch::Tensor loss = model->forward(input(step, world.rank())).pow(2).sum();
+    in_backward = true;
+    loss.backward();
+    in_backward = false;
+    buckets.finish();
+    if (step == 0) continue;  // in the order of registration the three unused ones may hold up everybody
+    EXPECT_EQ(early + late, static_cast<int>(buckets.size()));
+    EXPECT_LE(late, 1) << "the unused parameters lie in the last bucket";
+    EXPECT_GE(early, 3);
+  }
 }
 
 TEST(Hooks, ARankWithoutSamples) {
-  for (const std::string kind : {"bucketed", "ddp", "zero1", "zero2", "zero3"}) run_odd(kind, test::world().size() - 1);
+  for (const std::string kind : {"bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"}) run_odd(kind, test::world().size() - 1);
 }
 
 TEST(Hooks, BucketsAreRebuiltInTheOrderOfUse) {
@@ -180,6 +218,68 @@ TEST(Zero3, UnitsComeAndGo) {
     loss.backward();
     sharded.step(1e-3, 1.0);
   });
+}
+
+TEST(Hooks, ASecondBackwardIsAnError) {
+  auto model = make_odd();
+  GradientBuckets buckets(test::world(), *model, {64, 128}, [](const auto& bucket) { return test::world().all_reduce_async(bucket.gradients); });
+  model->use_sometimes(true);
+  model->forward(input(0, 0)).sum().backward();
+  try {
+    model->forward(input(1, 0)).sum().backward();
+    FAIL() << "a gradient that was sent away was made again";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, Exit::disagree);
+    EXPECT_NE(error.hint.find("NoSync"), std::string::npos) << error.hint;
+  }
+  buckets.finish();
+}
+
+// A layer on N ranks with 2, 3, 4, ... samples each (the last has none) against one layer that sees all of them.
+TEST(SyncBatchNorm, EqualsOneBatchOfAllSamples) {
+  Communicator& world = test::world();
+  const int ranks = world.size();
+  const auto count = [&](int rank) { return ranks > 1 && rank == ranks - 1 ? 0 : rank + 2; };
+  torch::manual_seed(5);
+  std::vector<torch::Tensor> xs, weights;
+  for (int rank = 0; rank < ranks; ++rank) {
+    xs.push_back(torch::randn({count(rank), 6, 5, 5}) * (1 + rank) + 3 * rank);  // so different that a rank's own statistics are far off
+    weights.push_back(torch::randn({count(rank), 6, 5, 5}));
+  }
+  const auto make = [] {
+    BatchNorm layer(6);
+    torch::NoGradGuard no_grad;
+    layer->weight.copy_(torch::linspace(0.5, 2, 6)), layer->bias.copy_(torch::linspace(-1, 1, 6));
+    return layer;
+  };
+  struct Result {
+    torch::Tensor y, dx, dweight, dbias, mean, variance;
+  };
+  const auto run = [](BatchNorm& layer, const torch::Tensor& x, const torch::Tensor& weight) {
+    const torch::Tensor leaf = x.clone().requires_grad_();
+    const torch::Tensor y = layer(leaf * 1.0);
+    (y.pow(2) * weight).sum().backward();
+    return Result{y.detach(), leaf.grad(), layer->weight.grad(), layer->bias.grad(), layer->running_mean, layer->running_var};
+  };
+  BatchNorm whole = make(), mine = make();
+  const SyncBatchNorm sync(world, *mine);
+  EXPECT_EQ(sync.layers(), 1);
+  const Result all = run(whole, torch::cat(xs), torch::cat(weights)), part = run(mine, xs[world.rank()], weights[world.rank()]);
+  int64_t begin = 0;
+  for (int rank = 0; rank < world.rank(); ++rank) begin += count(rank);
+  if (count(world.rank()) > 0) {
+    EXPECT_NO_THROW(expect_close("output", part.y, all.y.narrow(0, begin, count(world.rank())), 1e-5));
+    EXPECT_NO_THROW(expect_close("gradient of the input", part.dx, all.dx.narrow(0, begin, count(world.rank())), 1e-4));
+  }
+  const auto total = [&](torch::Tensor gradient) {
+    gradient = gradient.clone();
+    world.all_reduce(gradient);
+    return gradient;
+  };
+  EXPECT_NO_THROW(expect_close("gradient of the weight", total(part.dweight), all.dweight, 1e-5));
+  EXPECT_NO_THROW(expect_close("gradient of the bias", total(part.dbias), all.dbias, 1e-5));
+  EXPECT_NO_THROW(expect_close("running mean", part.mean, all.mean, 1e-5));
+  EXPECT_NO_THROW(expect_close("running variance", part.variance, all.variance, 1e-5));
 }
 
 TEST(Zero3, TiedWeightsAreRefused) {

@@ -1,7 +1,10 @@
 #include <torch/nn.h>
 #include "models/gpt.hpp"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <cmath>
+#include <limits>
 
 #include "launch/errors.hpp"
 #include "models/kinds.hpp"
@@ -49,46 +52,56 @@ torch::Tensor GptBlock::forward(torch::Tensor x) {
   return x + mlp->forward(ln_2(x));
 }
 
+GptEmbedding::GptEmbedding(const ModelShape& shape) : context_(shape.context) {
+  wte = register_module("wte", Embedding(shape.vocab, shape.width));
+  wpe = register_module("wpe", Embedding(shape.context, shape.width));
+  drop = register_module("drop", torch::nn::Dropout(shape.dropout));
+}
+
+torch::Tensor GptEmbedding::forward(torch::Tensor tokens) {
+  if (tokens.dim() != 2 || tokens.size(1) > context_) {
+    throw usage_error("gpt", "tokens must be (N, T) with T <= " + std::to_string(context_));
+  }
+  return drop(wte(tokens) + wpe(torch::arange(tokens.size(1), tokens.options())));
+}
+
+GptHead::GptHead(const ModelShape& shape, const Embedding& tied) {
+  ln_f = register_module("ln_f", LayerNorm(LayerNormOptions({shape.width})));
+  if (shape.tie_weights && !tied) throw usage_error("gpt", "a head with tied weights needs the embedding", "untied weights where the model is cut");
+  if (shape.tie_weights) {
+    wte = register_module("wte", tied);
+  } else {
+    lm_head = register_module("lm_head", Linear(LinearOptions(shape.width, shape.vocab).bias(false)));
+  }
+}
+
+torch::Tensor GptHead::forward(torch::Tensor x) { return torch::linear(ln_f(x), lm_head ? lm_head->weight : wte->weight); }
+
+std::shared_ptr<Unit> make_gpt_unit(const ModelShape& shape, int64_t index) {
+  if (index == 0) return std::make_shared<GptEmbedding>(shape);
+  if (index <= shape.layers) return std::make_shared<GptBlock>(shape);
+  return std::make_shared<GptHead>(shape);
+}
+
+std::string gpt_unit_prefix(const ModelShape& shape, int64_t index) {
+  return index >= 1 && index <= shape.layers ? "h." + std::to_string(index - 1) + "." : "";
+}
+
+torch::Tensor gpt_initial_value(const std::string& name, at::IntArrayRef sizes, int64_t layers, uint64_t seed) {
+  if (name.ends_with("bias")) return torch::zeros(sizes);
+  if (name.find("ln_") != std::string::npos) return torch::ones(sizes);
+  uint64_t key = seed;  // FNV-1a of the name: the same on every machine, unlike std::hash
+  for (const unsigned char letter : name) key = (key ^ letter) * 1099511628211U;
+  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(layers));
+  return torch::empty(sizes).normal_(0.0, name.ends_with("c_proj.weight") ? residual : 0.02, at::make_generator<at::CPUGeneratorImpl>(key));
+}
+
+void initialise_gpt(torch::nn::Module& module, const std::string& prefix, int64_t layers, uint64_t seed) {
+  torch::NoGradGuard no_grad;
+  for (auto& item : module.named_parameters()) item.value().copy_(gpt_initial_value(prefix + item.key(), item.value().sizes(), layers, seed));
+}
+
 namespace {
-
-// Tokens (N, T) -> (N, T, C).
-class GptEmbedding : public Unit {
- public:
-  explicit GptEmbedding(const ModelShape& shape) : context_(shape.context) {
-    wte = register_module("wte", Embedding(shape.vocab, shape.width));
-    wpe = register_module("wpe", Embedding(shape.context, shape.width));
-    drop = register_module("drop", torch::nn::Dropout(shape.dropout));
-  }
-  torch::Tensor forward(torch::Tensor tokens) override {
-    if (tokens.dim() != 2 || tokens.size(1) > context_) {
-      throw usage_error("gpt", "tokens must be (N, T) with T <= " + std::to_string(context_));
-    }
-    return drop(wte(tokens) + wpe(torch::arange(tokens.size(1), tokens.options())));
-  }
-  Embedding wte{nullptr}, wpe{nullptr};
-  torch::nn::Dropout drop{nullptr};
-
- private:
-  int64_t context_;
-};
-
-// (N, T, C) -> logits (N, T, vocab). Tied, it holds the embedding itself: one tensor in two units.
-class GptHead : public Unit {
- public:
-  GptHead(const ModelShape& shape, const Embedding& tied) {
-    ln_f = register_module("ln_f", LayerNorm(LayerNormOptions({shape.width})));
-    if (shape.tie_weights) {
-      wte = register_module("wte", tied);
-    } else {
-      lm_head = register_module("lm_head", Linear(LinearOptions(shape.width, shape.vocab).bias(false)));
-    }
-  }
-  torch::Tensor forward(torch::Tensor x) override { return torch::linear(ln_f(x), lm_head ? lm_head->weight : wte->weight); }
-
-  LayerNorm ln_f{nullptr};
-  Linear lm_head{nullptr};
-  Embedding wte{nullptr};
-};
 
 class Gpt : public Model {
  public:
@@ -104,23 +117,7 @@ class Gpt : public Model {
     auto head = add_unit(std::make_shared<GptHead>(shape, embedding->wte));
     register_module("ln_f", head->ln_f);
     if (head->lm_head) register_module("lm_head", head->lm_head);
-    initialise();
-  }
-
- private:
-  // GPT-2: normal with 0.02, biases 0; what is added to the residual stream (2 per block) is scaled down by its depth.
-  void initialise() {
-    torch::NoGradGuard no_grad;
-    const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(shape().layers));
-    for (auto& item : named_parameters()) {
-      const bool is_residual = item.key().ends_with("c_proj.weight");
-      const bool is_norm = item.key().find("ln_") != std::string::npos;
-      if (item.key().ends_with("bias")) {
-        item.value().zero_();
-      } else if (!is_norm) {
-        item.value().normal_(0.0, is_residual ? residual : 0.02);
-      }
-    }
+    initialise_gpt(*this, "", shape.layers, torch::randint(std::numeric_limits<int64_t>::max(), {1}, torch::kLong).item<int64_t>());
   }
 };
 

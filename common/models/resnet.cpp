@@ -1,12 +1,12 @@
 // ResNet-18 and -50 (He et al. 2015; the stride of a bottleneck on its 3x3 convolution, as torchvision has it). Units: stem, each
 // residual block, head. Layers are made and initialised in torchvision's order, so one seed gives the same weights there.
 #include <torch/nn.h>
+#include "models/batch_norm.hpp"  // BatchNorm
 #include "models/kinds.hpp"
 
 namespace manyranks {
 namespace {
 
-using torch::nn::BatchNorm2d;
 using torch::nn::Conv2d;
 using torch::nn::Conv2dOptions;
 
@@ -17,7 +17,7 @@ Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
 // The way around the block where channels or resolution change: (N, in, S, S) -> (N, out, S/stride, S/stride).
 torch::nn::Sequential shortcut(int64_t in, int64_t out, int64_t stride) {
   if (in == out && stride == 1) return nullptr;
-  return torch::nn::Sequential(convolution(in, out, 1, stride), BatchNorm2d(out));
+  return torch::nn::Sequential(convolution(in, out, 1, stride), BatchNorm(out));
 }
 
 class BasicBlock : public Unit {
@@ -27,9 +27,9 @@ class BasicBlock : public Unit {
   BasicBlock(int64_t in, int64_t planes, int64_t stride) {
     downsample_ = shortcut(in, planes, stride);
     conv1_ = register_module("conv1", convolution(in, planes, 3, stride));
-    bn1_ = register_module("bn1", BatchNorm2d(planes));
+    bn1_ = register_module("bn1", BatchNorm(planes));
     conv2_ = register_module("conv2", convolution(planes, planes, 3, 1));
-    bn2_ = register_module("bn2", BatchNorm2d(planes));
+    bn2_ = register_module("bn2", BatchNorm(planes));
     if (downsample_) register_module("downsample", downsample_);
   }
 
@@ -42,7 +42,7 @@ class BasicBlock : public Unit {
 
  private:
   Conv2d conv1_{nullptr}, conv2_{nullptr};
-  BatchNorm2d bn1_{nullptr}, bn2_{nullptr};
+  BatchNorm bn1_{nullptr}, bn2_{nullptr};
   torch::nn::Sequential downsample_{nullptr};
 };
 
@@ -53,11 +53,11 @@ class Bottleneck : public Unit {
   Bottleneck(int64_t in, int64_t planes, int64_t stride) {
     downsample_ = shortcut(in, planes * expansion, stride);
     conv1_ = register_module("conv1", convolution(in, planes, 1, 1));
-    bn1_ = register_module("bn1", BatchNorm2d(planes));
+    bn1_ = register_module("bn1", BatchNorm(planes));
     conv2_ = register_module("conv2", convolution(planes, planes, 3, stride));
-    bn2_ = register_module("bn2", BatchNorm2d(planes));
+    bn2_ = register_module("bn2", BatchNorm(planes));
     conv3_ = register_module("conv3", convolution(planes, planes * expansion, 1, 1));
-    bn3_ = register_module("bn3", BatchNorm2d(planes * expansion));
+    bn3_ = register_module("bn3", BatchNorm(planes * expansion));
     if (downsample_) register_module("downsample", downsample_);
   }
 
@@ -71,7 +71,7 @@ class Bottleneck : public Unit {
 
  private:
   Conv2d conv1_{nullptr}, conv2_{nullptr}, conv3_{nullptr};
-  BatchNorm2d bn1_{nullptr}, bn2_{nullptr}, bn3_{nullptr};
+  BatchNorm bn1_{nullptr}, bn2_{nullptr}, bn3_{nullptr};
   torch::nn::Sequential downsample_{nullptr};
 };
 
@@ -102,7 +102,7 @@ class Resnet : public Model {
     const bool small = shape().image <= 64;
     const Conv2d conv1 = small ? convolution(shape().channels, 64, 3, 1) : convolution(shape().channels, 64, 7, 2);
     auto stem = add_unit(std::make_shared<Chain>());
-    stem->add("conv1", register_module("conv1", conv1)).add("bn1", register_module("bn1", BatchNorm2d(64)));
+    stem->add("conv1", register_module("conv1", conv1)).add("bn1", register_module("bn1", BatchNorm(64)));
     stem->then([](torch::Tensor x) { return x.relu_(); });
     if (!small) stem->then([](const torch::Tensor& x) { return torch::max_pool2d(x, 3, 2, 1); });
   }

@@ -47,14 +47,14 @@ FullySharded::FullySharded(Communicator& world, Model& model, int64_t bucket_byt
   parameters_ = allocate_shared(world_, shard, Tag::parameters);  // peers read it when they gather
   {
     MemoryTag tag(Tag::gradients, "gradient shard");
-    gradients_ = torch::zeros({shard});
+    gradients_ = torch::zeros({shard}, parameters_.options());
   }
   buffers_ = std::make_unique<ChunkBuffers>(std::vector<torch::Tensor>{allocate_shared(world_, largest_chunk, Tag::buffers), allocate_shared(world_, largest_chunk, Tag::buffers)});
   for (size_t u = 0; u < units_.size(); ++u) {
     Sharded& unit = *units_[u];
     {
       MemoryTag tag(Tag::parameters, "gathered unit");
-      unit.whole = torch::zeros({unit.row.padded()});
+      unit.whole = torch::zeros({unit.row.padded()}, parameters_.options());
     }
     int64_t begin = 0;
     for (auto& [name, tensor] : unit.in_order) {

@@ -1,7 +1,11 @@
 #include "parallel/gradient_buckets.hpp"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <utility>
+
+#include "launch/errors.hpp"
 
 namespace manyranks {
 
@@ -35,11 +39,15 @@ void GradientBuckets::assign(const std::vector<size_t>& order) {
   for (const size_t i : order) values.push_back(slots_[i].parameter.tensor.detach().clone(torch::MemoryFormat::Preserve));
   order_ = order;
   buckets_.clear();
+  // What is full only when backward ends cannot be hidden: the last bucket is as small as the first.
+  size_t tail = order.size();
+  for (int64_t bytes = 0; tail > 0; --tail)
+    if ((bytes += slots_[order[tail - 1]].parameter.tensor.numel() * element) > options_.first_bytes) break;
   int64_t begin = 0;
   for (size_t k = 0; k < order.size(); ++k) {
     Slot& slot = slots_[order[k]];
     const int64_t limit = buckets_.size() <= 1 ? options_.first_bytes : options_.bytes;
-    if (buckets_.empty() || buckets_.back().count * element >= limit) buckets_.push_back({begin});
+    if (buckets_.empty() || buckets_.back().count * element >= limit || (k == tail && buckets_.back().count * element >= options_.first_bytes)) buckets_.push_back({begin});
     const int64_t old_begin = std::exchange(slot.begin, begin);
     slot.bucket = buckets_.size() - 1;
     torch::Tensor& tensor = slot.parameter.tensor;
@@ -68,6 +76,9 @@ void GradientBuckets::zero_grad() {
 
 void GradientBuckets::on_gradient(size_t index) {
   Slot& slot = slots_[index];
+  if (slot.ready)
+    throw disagree_error("backward", fmt::format("a second gradient of {} after the first was sent away", slot.parameter.name),
+                         "finish() and zero_grad() between two steps; to accumulate, NoSync around all but the last backward()");
   torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
   if (gradient.data_ptr() != slot.view.data_ptr()) {  // else it was added in place, in the bucket
     slot.view.copy_(gradient);
@@ -111,8 +122,9 @@ void GradientBuckets::rebuild() {
   for (const size_t i : seen_) is_seen[i] = true;
   for (const size_t i : order_)
     if (!is_seen[i]) seen_.push_back(i);
-  auto shared = torch::tensor(std::vector<int64_t>(seen_.begin(), seen_.end()), torch::kInt64);
+  auto shared = torch::tensor(std::vector<int64_t>(seen_.begin(), seen_.end()), torch::kInt64).to(gradients_.device());
   world_.broadcast(shared, 0);
+  shared = shared.cpu();
   const auto* from = shared.data_ptr<int64_t>();
   assign(std::vector<size_t>(from, from + shared.numel()));
   seen_.clear();

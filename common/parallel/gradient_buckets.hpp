@@ -25,7 +25,8 @@
 namespace manyranks {
 
 struct BucketOptions {
-  // A bucket is closed when it reaches its size. The first is small: communication starts early in backward.
+  // A bucket is closed when it reaches its size. The first is small, so that communication starts early in backward; and so is the
+  // last, because what becomes ready at the very end has nothing left to hide behind.
   int64_t first_bytes = 1 << 20, bytes = 25 << 20;
   bool rebuild = true;  // after the first step, in the order in which gradients came; false if optimiser state was loaded
 };

@@ -20,11 +20,11 @@ int64_t fingerprint(const std::string& text) {
   return static_cast<int64_t>(hash);
 }
 
-torch::Tensor gathered(Communicator& world, const std::vector<int64_t>& mine) {
-  const auto in = torch::tensor(mine, torch::kInt64);
-  auto all = torch::empty({world.size(), in.numel()}, torch::kInt64);
+torch::Tensor gathered(Communicator& world, const std::vector<int64_t>& mine, torch::Device device) {
+  const auto in = torch::tensor(mine, torch::kInt64).to(device);  // NCCL moves CUDA tensors only
+  auto all = torch::empty({world.size(), in.numel()}, in.options());
   world.all_gather(all, in);
-  return all;
+  return all.cpu();
 }
 
 }  // namespace
@@ -40,14 +40,14 @@ std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module
 
 void check_same_model(Communicator& world, const torch::nn::Module& module) {
   const auto parameters = trainable_parameters(module);
-  const auto counts = gathered(world, {static_cast<int64_t>(parameters.size())});
+  const auto counts = gathered(world, {static_cast<int64_t>(parameters.size())}, parameters[0].tensor.device());
   for (int peer = 0; peer < world.size(); ++peer)
     if (const auto theirs = counts[peer][0].item<int64_t>(); theirs != static_cast<int64_t>(parameters.size()))
       throw disagree_error("comparing models", fmt::format("this rank's model has {} parameters, rank {}'s has {}", parameters.size(), peer, theirs),
                            "the same model and shape on every rank");
   std::vector<int64_t> prints;
   for (const auto& [name, tensor] : parameters) prints.push_back(fingerprint(name + shape_text(tensor)));
-  const auto all = gathered(world, prints);
+  const auto all = gathered(world, prints, parameters[0].tensor.device());
   for (int peer = 0; peer < world.size(); ++peer)
     for (size_t i = 0; i < prints.size(); ++i)
       if (all[peer][static_cast<int64_t>(i)].item<int64_t>() != prints[i])

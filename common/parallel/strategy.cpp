@@ -4,6 +4,7 @@
 
 #include "launch/errors.hpp"
 #include "models/model.hpp"
+#include "parallel/distributed_optimizer.hpp"
 #include "parallel/fully_sharded.hpp"
 #include "train/flat_parameters.hpp"
 
@@ -18,6 +19,11 @@ NamedTensors state_of(const std::vector<Optimizer*>& optimizers) {
   return tensors;
 }
 
+Model& replicated(Communicator& world, Model& model) {
+  replicate(world, model);
+  return model;
+}
+
 class OverRanks : public Strategy {
  public:
   OverRanks(Communicator& world, Model& model) : world_(world), model_(model) {}
@@ -29,6 +35,7 @@ class OverRanks : public Strategy {
     for (const auto& [name, tensor] : trainable_parameters(model_)) values.push_back(tensor.detach().clone());
     return values;
   }
+  int64_t bytes_sent() const override { return world_.traffic().bytes_sent; }
   NamedTensors state() override {
     NamedTensors tensors = state_of(optimizers());
     for (const auto& [name, tensor] : trainable_parameters(model_)) tensors.emplace_back("model." + name, tensor.detach());
@@ -52,7 +59,7 @@ class Flat : public OverRanks {
           const bool shared = std::string_view(purpose) == "gradients" && kind != "alone";
           const Tag tag = std::string_view(purpose) == "gradients" ? Tag::gradients : Tag::parameters;
           MemoryTag scope(tag, "flat buffer");
-          return shared ? allocate_shared(world, count, tag) : torch::zeros({count});
+          return shared ? allocate_shared(world, count, tag) : torch::zeros({count}, trainable_parameters(model).front().tensor.options().requires_grad(false));
         }) {
     MemoryTag tag(Tag::optimizer, "optimizer");
     optimizer_ = options.make_optimizer(flat_.parameters(), flat_.gradients());
@@ -69,10 +76,6 @@ class Flat : public OverRanks {
   std::vector<Optimizer*> optimizers() override { return {optimizer_.get()}; }
 
  private:
-  static Model& replicated(Communicator& world, Model& model) {
-    replicate(world, model);
-    return model;
-  }
   std::string kind_;
   FlatParameters flat_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -111,6 +114,26 @@ class Overlapped : public OverRanks {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
+class Horovod : public OverRanks {
+ public:
+  Horovod(Communicator& world, Model& model, const StrategyOptions& options) : OverRanks(world, model), flat_(replicated(world, model)) {
+    MemoryTag tag(Tag::optimizer, "optimizer");
+    optimizer_ = std::make_unique<DistributedOptimizer>(world, flat_, options.make_optimizer(flat_.parameters(), flat_.gradients()), FusionOptions{});
+  }
+  void step(double learning_rate, double gradient_scale) override {
+    optimizer_->step(learning_rate, gradient_scale);
+    flat_.zero_grad();
+  }
+  int64_t bytes_sent() const override { return optimizer_->traffic().bytes_sent; }
+
+ protected:
+  std::vector<Optimizer*> optimizers() override { return {&optimizer_->inner()}; }
+
+ private:
+  FlatParameters flat_;
+  std::unique_ptr<DistributedOptimizer> optimizer_;
+};
+
 class Zero12 : public OverRanks {
  public:
   Zero12(int stage, Communicator& world, Model& model, const StrategyOptions& options)
@@ -147,15 +170,16 @@ class Zero3 : public OverRanks {
 
 }  // namespace
 
-std::vector<std::string> strategy_kinds() { return {"alone", "naive", "bucketed", "ddp", "zero1", "zero2", "zero3"}; }
+std::vector<std::string> strategy_kinds() { return {"alone", "naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"}; }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& kind, Communicator& world, Model& model, const StrategyOptions& options) {
   if (kind == "alone" || kind == "naive" || kind == "bucketed") return std::make_unique<Flat>(kind, world, model, options);
   if (kind == "ddp") return std::make_unique<Overlapped>(world, model, options);
+  if (kind == "horovod") return std::make_unique<Horovod>(world, model, options);
   if (kind == "zero1") return std::make_unique<Zero12>(1, world, model, options);
   if (kind == "zero2") return std::make_unique<Zero12>(2, world, model, options);
   if (kind == "zero3") return std::make_unique<Zero3>(world, model, options);
-  throw usage_error("strategy", "there is no strategy '" + kind + "'", "alone, naive, bucketed, ddp, zero1, zero2 or zero3");
+  throw usage_error("strategy", "there is no strategy '" + kind + "'", "alone, naive, bucketed, ddp, horovod, zero1, zero2 or zero3");
 }
 
 MakeOptimizer make_sgd(double momentum, double weight_decay) {

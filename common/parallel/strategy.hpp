@@ -40,13 +40,16 @@ class Strategy {
   // All values, copied, in the order of trainable_parameters(model). Collective.
   virtual std::vector<torch::Tensor> gather_parameters() = 0;
 
+  // By this rank since the communicator's counters were reset, on whatever communicator the strategy uses.
+  virtual int64_t bytes_sent() const = 0;
+
   // What this rank must keep to go on with the same bits: parameters and optimiser state, whole or its shard. The tensors are
   // the state itself: loading copies into them. Then set_steps_done(); make the strategy with buckets.rebuild = false.
   virtual NamedTensors state() = 0;
   virtual void set_steps_done(int64_t steps) = 0;
 };
 
-// alone (no communication: what compute costs) | naive | bucketed | ddp | zero1 | zero2 | zero3. Collective.
+// alone (no communication: what compute costs) | naive | bucketed | ddp | horovod | zero1 | zero2 | zero3. Collective.
 std::unique_ptr<Strategy> make_strategy(const std::string& kind, Communicator& world, Model& model, const StrategyOptions& options);
 std::vector<std::string> strategy_kinds();
 

@@ -40,7 +40,7 @@ ZeroSharded::ZeroSharded(Communicator& world, torch::nn::Module& module, int sta
     gradients_ = allocate_shared(world_, row_.padded(), Tag::gradients);
   } else {
     MemoryTag tag(Tag::gradients, "gradient shard");
-    gradients_ = torch::zeros({row_.shard()});
+    gradients_ = torch::zeros({row_.shard()}, parameters_.options());
     buffers = {allocate_shared(world_, row_.size(0), Tag::buffers), allocate_shared(world_, row_.size(0), Tag::buffers)};
   }
   for (size_t chunk = 0; chunk < row_.chunks(); ++chunk) {

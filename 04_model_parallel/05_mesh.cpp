@@ -1,0 +1,140 @@
+// A grid of ranks: tensor parallelism along one axis, data parallelism with ZeRO along the other.
+//
+// You learn   that the two compose without knowing of each other: tensor ranks share samples and split the model, data ranks share
+//             parts of the model and split the samples. Put the tensor axis on neighbours: it talks in every layer.
+//                       tp 0    tp 1
+//               dp 0    rank 0  rank 1   samples 0..N-1
+//               dp 1    rank 2  rank 3   samples N..2N-1
+// Run it      mpirun -np 4 build/04_model_parallel/05_mesh --tp 2 --dp 2 --zero 2
+//             mpirun -np 2 build/04_model_parallel/05_mesh --tp 2 --sp --steps 300
+//             mpirun -np 2 build/04_model_parallel/05_mesh --tp 2 --data README.md
+// You see     the dense loss curve on any grid, and the loss going down to what the text's grammar allows:
+//               step  100  loss 0.612   floor 0.2603 nats per byte
+// Read next   chapter 06: the third axis, pipeline stages
+#include "workload.hpp"  // Workload, train_dense, expect_same_losses
+
+#include "costs.hpp"                  // parameters_per_rank, moved_by_block
+#include "measure/allocator.hpp"      // CountingAllocator, MemoryTag
+#include "measure/comparison.hpp"     // Comparison
+#include "measure/progress.hpp"       // Progress
+#include "measure/provenance.hpp"     // write_row, fill
+#include "measure/table.hpp"          // format_seconds
+#include "measure/timer.hpp"          // StepTimer
+#include "parallel/mesh.hpp"          // Mesh
+#include "parallel/parallel_gpt.hpp"  // ParallelGpt
+#include "parallel/replicate.hpp"     // check_finite
+#include "parallel/strategy.hpp"      // make_strategy
+
+using namespace manyranks;
+
+namespace {
+
+// Bytes per parameter and rank: 4 for the values, 4 for gradients, 8 for Adam, each whole or in shards.
+Comparison held(const CountingAllocator& memory, double parameters, int zero, double shards) {
+  Comparison comparison;
+  const auto part = [&](int stage) { return zero >= stage ? parameters / shards : parameters; };
+  comparison.bytes("parameters", 4 * part(3), static_cast<double>(memory.live_bytes(Tag::parameters)));
+  comparison.bytes("gradients", 4 * part(2), static_cast<double>(memory.live_bytes(Tag::gradients)));
+  comparison.bytes("optimiser state", 8 * part(1), static_cast<double>(memory.live_bytes(Tag::optimizer)));
+  return comparison;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Process process(argc, argv);
+  return process.run([&] {
+    // 1. Options and launch.
+    Options options("04_model_parallel/05_mesh", "tensor x data parallel on a grid of ranks, with ZeRO");
+    Workload workload(options);
+    int tp = 0, dp = 0, zero = 0;
+    bool sp = false, regather = false;
+    options.app().add_option("--tp", tp, "tensor ranks; 0: all that --dp leaves")->check(CLI::NonNegativeNumber);
+    options.app().add_option("--dp", dp, "data ranks; 0: all that --tp leaves")->check(CLI::NonNegativeNumber);
+    options.app().add_option("--zero", zero, "ZeRO stage on the data axis; 0: plain data parallelism")->check(CLI::Range(0, 3));
+    auto* split_flag = options.app().add_flag("--sp", sp, "sequence parallel along the tensor axis");
+    options.app().add_flag("--regather", regather, "gather the inputs of column-parallel layers again in backward")->needs(split_flag);
+    process.start(options);
+    workload.prepare();
+    Communicator& world = process.world();
+    auto& memory = CountingAllocator::install();
+
+    // 2. The grid. Who has the same tp and another dp holds the same part of the model.
+    if (tp == 0) tp = dp > 0 && world.size() % dp == 0 ? world.size() / dp : dp > 0 ? 1 : world.size();
+    if (dp == 0) dp = world.size() % tp == 0 ? world.size() / tp : 1;
+    const Mesh mesh(world, {{"dp", dp}, {"tp", tp}});
+    Communicator &tensor = mesh["tp"], &data = mesh["dp"];
+    const Sequence sequence = !sp ? Sequence::whole : regather ? Sequence::regather : Sequence::split;
+    check_gpt_split(workload.shape, tp, sequence);
+    const std::string kind = zero == 0 ? "ddp" : fmt::format("zero{}", zero);
+
+    // 3. A run: the model's parts, the strategy on the data axis, and a step that knows nothing of either.
+    StepTimer timer(1);
+    const auto train = [&](int64_t steps, bool show) {
+      std::unique_ptr<ParallelGpt> model;
+      {
+        const MemoryTag tag(Tag::parameters, "model");
+        model = std::make_unique<ParallelGpt>(workload.shape, TensorSplit{tensor, sequence}, RandomKeys{.seed = workload.seed(), .first_sample = data.rank() * workload.batch_size()});
+      }
+      check_seeds(*model, tensor);
+      const auto strategy = make_strategy(kind, data, *model, {make_adam(), {}});
+      std::vector<double> losses;
+      Progress progress("training", steps, show && process.is_root());
+      for (int64_t step = 0; step < steps; ++step) {
+        process.set_step(step);
+        if (step == 0) tensor.reset_traffic(), data.reset_traffic();
+        timer.start();
+        const MemoryTag tag(Tag::activations, "activations");
+        model->keys().step = step;
+        const auto [tokens, target] = workload.batch(step, data.rank() * workload.batch_size());  // by data rank: tensor ranks share samples
+        const auto loss = model->loss(strategy->forward(tokens), target);
+        check_finite(loss);
+        loss.backward();
+        strategy->step(workload.learning_rate());
+        auto mean = loss.detach().clone();
+        data.all_reduce(mean);
+        losses.push_back(mean.item<double>() / data.size());
+        timer.stop();
+        progress.update(step + 1, fmt::format("loss {:.3f}", losses.back()));
+        if (show && process.is_root() && ((step + 1) % 50 == 0 || step + 1 == steps))
+          fmt::print("  step {:4d}  loss {:.4f}{}\n", step + 1, losses.back(), workload.text().floor > 0 ? fmt::format("   floor {:.4f} nats per byte", workload.text().floor) : "");
+      }
+      const double parameters = parameters_per_rank(workload.shape, tp), times = static_cast<double>(steps);
+      const int64_t tokens = workload.batch_size() * workload.shape.context;
+      Comparison comparison = held(memory, parameters, zero, dp);
+      comparison.bytes("sent per step, tp", sent_bytes(static_cast<double>(workload.shape.layers) * moved_by_block(workload.shape, tokens, sequence) + moved_by_ends(workload.shape, tokens, sequence), tp),
+                       static_cast<double>(tensor.traffic().bytes_sent) / times);
+      comparison.bytes("sent per step, dp", sent_bytes((zero == 3 ? 1.5 : 1.0) * parameters, dp), static_cast<double>(data.traffic().bytes_sent) / times);
+      return std::pair(losses, comparison);
+    };
+
+    // 4. Verify: the first steps of the run against the dense model; with a cap, which the dense one may not fit under, a small one.
+    const ModelShape asked = workload.shape;
+    if (options.memory_cap) workload.use_small_shape();
+    const int64_t verified = std::min<int64_t>(20, workload.steps());
+    const Curve dense = train_dense(workload, world, verified, dp);
+    const double difference = expect_same_losses(train(verified, false).first, dense.losses);
+    if (process.is_root()) fmt::print("  {}{}, {}: losses differ from dense by {:.1e} at most in {} steps\n", mesh.text(), regather ? " with regather" : sp ? " with sp" : "", kind, difference, verified);
+    workload.shape = asked;
+    if (options.verify_only) return;
+
+    // 5. Train, and report.
+    timer = StepTimer(1);
+    world.barrier();
+    const int64_t steps = options.steps_or(200, 20);
+    const auto [losses, comparison] = train(steps, true);
+    const Timing timing = timer.over_ranks(world);
+    const double sent = static_cast<double>(tensor.traffic().bytes_sent + data.traffic().bytes_sent) / static_cast<double>(steps);
+    const double rate = static_cast<double>(dp * workload.batch_size() * asked.context) / timing.median;
+    if (process.is_root()) fmt::print("{}  step {}, {:.0f} tokens/s\n", comparison.text(), format_seconds(timing.median), rate);
+    Row row;
+    fill(row, world);
+    fill(row, timing);
+    row.set("variant", fmt::format("tp{} dp{} {}{}", tp, dp, kind, regather ? " regather" : sp ? " sp" : "")).set("workload", "gpt").set("kind", "measured").set("dtype", "float32");
+    row.set("batch", workload.batch_size()).set("global_batch", dp * workload.batch_size()).set("rate", rate).set("rate_unit", "tokens/s");
+    row.set("sent_bytes", sent).set("peak_bytes", memory.peak_bytes()).set("loss", losses.back());
+    if (workload.text().floor > 0) row.set("predicted", workload.text().floor).set("measured", losses.back()).set("unit", "nats/byte");
+    write_row(process, row);
+    write_samples(process, "mesh", timing.samples);
+  });
+}

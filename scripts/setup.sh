@@ -6,6 +6,7 @@
 #   ./scripts/setup.sh --cpu        CPU-only LibTorch (about 0.6 GB to download, no CUDA toolkit needed)
 #   ./scripts/setup.sh --cuda       CUDA LibTorch (about 3 GB to download, needs a toolkit)
 #   ./scripts/setup.sh --rivals     also what the Python rivals need (import torch, torchvision)
+#   ./scripts/setup.sh --tests      also what only the tests need (clang's fuzzer, a browser); test.sh asks for it
 #   MANYRANKS_LIBTORCH=DIR ./scripts/setup.sh     take this LibTorch instead of the wheel
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +14,7 @@ cd "$(dirname "$0")/.."
 supported_torch="2.14.0 2.14.1"   # what we build against; others are refused
 flavour=auto
 rivals=no
+tests=no
 say()  { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
 fail() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 
@@ -21,7 +23,8 @@ for argument in "$@"; do
     --cpu)    flavour=cpu ;;
     --cuda)   flavour=cuda ;;
     --rivals) rivals=yes ;;
-    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --tests)  tests=yes ;;
+    -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) printf '[setup] unknown flag %s; see %s --help\n' "$argument" "$0" >&2; exit 64 ;;
   esac
 done
@@ -36,6 +39,7 @@ if [ "$flavour" = cuda ] && [ -z "$(find_nvcc)" ]; then
   fail "--cuda needs a CUDA toolkit and none was found (no nvcc on PATH, none in CUDA_HOME). Install CUDA 13.0, or use --cpu."
 fi
 [ -e .venv/.rivals ] && rivals=yes
+[ -e .venv/.tests ] && tests=yes
 
 check_given_libtorch() {  # MANYRANKS_LIBTORCH: must be a LibTorch that we build against
   [ -d "$MANYRANKS_LIBTORCH/include/torch" ] || [ -d "$MANYRANKS_LIBTORCH/include/ATen" ] ||
@@ -52,46 +56,62 @@ libtorch=$flavour
 if [ -n "${MANYRANKS_LIBTORCH:-}" ]; then check_given_libtorch; libtorch=$MANYRANKS_LIBTORCH; fi
 
 # The stamp is a digest of all that decides what is installed.
-wanted=$(cat scripts/setup.sh scripts/requirements*.txt scripts/packages-debian.txt <(echo "$libtorch $rivals") | sha256sum | cut -d' ' -f1)
+wanted=$(cat scripts/setup.sh scripts/requirements*.txt scripts/packages-debian*.txt <(echo "$libtorch $rivals $tests") | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.stamp 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/cmake ] && command -v mpicxx >/dev/null; then
-  say "up to date (LibTorch: $libtorch, rivals: $rivals)"
+  say "up to date (LibTorch: $libtorch, rivals: $rivals, tests: $tests)"
   exit 0
 fi
 
-missing_packages() {
-  grep -v '^#' scripts/packages-debian.txt | while read -r package; do
+missing_packages() {  # missing_packages LIST
+  grep -v '^#' "$1" | while read -r package; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || printf '%s ' "$package"
   done
 }
+conda_line="conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark libjpeg-turbo zlib ccache"
 install_packages() {
+  local list missing=""
   if ! command -v apt-get >/dev/null; then
     command -v mpicxx >/dev/null && command -v g++ >/dev/null && return 0   # not Debian: trust what is there
     fail "this is not Debian or Ubuntu, and mpicxx or g++ is missing. Load them with your cluster's modules
          (module load gcc openmpi), or without root:
-         conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark ccache
-         conda activate manyranks, then run this again."
+           $conda_line
+           conda activate manyranks, then run this again."
   fi
-  local missing; missing=$(missing_packages)
+  for list in "$@"; do missing+=$(missing_packages "$list"); done
   [ -z "$missing" ] && return 0
   local as_root=""
   if [ "$(id -u)" != 0 ]; then
-    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then as_root=sudo; else
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then as_root=sudo
+    elif command -v mpicxx >/dev/null && command -v g++ >/dev/null; then   # from conda or modules: dpkg does not know them
+      say "not installed by apt, and no root here: $missing"
+      say "going on with what PATH has (mpicxx: $(command -v mpicxx)); CMake says what it cannot find"
+      return 0
+    else
       fail "missing system packages, and no root here. Hand this to an administrator:
            apt-get update && apt-get install -y $missing
          or, without root: module load gcc openmpi (if your cluster has modules), or
-           conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark ccache
+           $conda_line
            conda activate manyranks, then run this again."
     fi
   fi
   say "system packages: $missing"
   export DEBIAN_FRONTEND=noninteractive
   $as_root apt-get update -qq || fail "apt-get update failed: check the network and the sources of apt, then run this again."
+  local package known=""
+  for package in $missing; do   # Ubuntu has no chromium to install with apt: the one test that wants it is skipped there, and says so
+    if grep -qx "$package" scripts/packages-debian-test.txt && ! apt-cache policy "$package" | grep -q 'Candidate: [^(]'; then
+      say "$package is not in this distribution: the tests that need it will be skipped"
+    else known+="$package "; fi
+  done
+  missing=$known
   # shellcheck disable=SC2086
-  $as_root apt-get install -y -qq --no-install-recommends $missing >/tmp/manyranks-apt.$$ 2>&1 ||
+  [ -z "$missing" ] || $as_root apt-get install -y -qq --no-install-recommends $missing >/tmp/manyranks-apt.$$ 2>&1 ||
     { tail -n 20 /tmp/manyranks-apt.$$ >&2; fail "apt-get install failed (above: its last lines). Mend that, then run this again."; }
   rm -f /tmp/manyranks-apt.$$
 }
-install_packages
+lists=(scripts/packages-debian.txt)
+[ "$tests" = yes ] && lists+=(scripts/packages-debian-test.txt)
+install_packages "${lists[@]}"
 
 make_venv() {
   [ -x .venv/bin/python ] && .venv/bin/python -c 'import pip' 2>/dev/null && return 0
@@ -126,6 +146,7 @@ if [ "$rivals" = yes ]; then
   pip_install -r scripts/requirements-rivals.txt
   touch .venv/.rivals
 fi
+if [ "$tests" = yes ]; then touch .venv/.tests; fi
 echo "$flavour" > .venv/.flavour
 echo "$wanted" > .venv/.stamp
-say "done (LibTorch: $libtorch, rivals: $rivals)"
+say "done (LibTorch: $libtorch, rivals: $rivals, tests: $tests)"

@@ -5,7 +5,7 @@
 #   MANYRANKS_REQUIRE=gpu,nccl ./scripts/test.sh     a skip for these reasons is a failure
 set -euo pipefail
 here=$(dirname "$0")
-"$here/setup.sh"
+"$here/setup.sh" --tests
 # shellcheck source=scripts/common.sh
 source "$here/common.sh"
 

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
     // 2. Launch. Rank i is stage i.
     process.start(options);
     CountingAllocator::install();
+    keep_freed_memory();
     Communicator& world = process.world();
     const int stage = world.rank(), last = world.size() - 1;
     if (options.quick) width = 128;

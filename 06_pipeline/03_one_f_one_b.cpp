@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
     // 2. Launch. Rank i is stage i.
     process.start(options);
     CountingAllocator::install();
+    keep_freed_memory();
     Communicator& world = process.world();
     if (options.quick) width = 128;
 

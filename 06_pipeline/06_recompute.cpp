@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
     // 2. Launch. Rank i is stage i.
     process.start(options);
     CountingAllocator::install();
+    keep_freed_memory();
     Communicator& world = process.world();
     if (options.quick) shape.width = 32, shape.context = 16;
 

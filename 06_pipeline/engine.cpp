@@ -100,7 +100,6 @@ void Engine::send(const Action& action) {
   auto ready = to_send_[carries_activation(action.kind)].extract({action.chunk, action.microbatch});
   // Never blocks: two neighbours that send to each other at once would wait for ever.
   sends_.emplace_back(action, channel(action).send_async(ready.mapped().contiguous(), schedule_.peer(pipeline_.rank(), action)->stage, tag_of(action)));
-  std::erase_if(sends_, [](const auto& entry) { return entry.second.done(); });
 }
 
 // A result goes to the list of what is to be sent or, on a single stage, straight to the next chunk.
@@ -142,6 +141,7 @@ Run Engine::run(const std::vector<torch::Tensor>& inputs) {
   Run run;
   run.spans.reserve(actions.size());
   for (const Action& action : actions) {
+    std::erase_if(sends_, [](const auto& entry) { return entry.second.done(); });  // lets go of what they carried
     const double start = Run::now();
     named(action, [&] {
       if (is_compute(action.kind)) compute(action, inputs, run);

@@ -1,12 +1,16 @@
 #include "report.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <numeric>
 #include <sstream>
 
 #include "comm/communicator.hpp"
 #include "gantt.hpp"
+#include "launch/errors.hpp"
 #include "measure/provenance.hpp"  // write_row
 #include "measure/statistics.hpp"  // median
 #include "measure/table.hpp"
@@ -15,11 +19,17 @@
 
 namespace manyranks::pipeline {
 
+void keep_freed_memory() {
+  // The largest values that glibc takes: blocks up to 32 MiB come from the heap, and the heap never shrinks.
+  if (mallopt(M_MMAP_THRESHOLD, 32 << 20) != 1 || mallopt(M_TRIM_THRESHOLD, INT_MAX) != 1) throw unavailable_error("mallopt", "this C library does not take its thresholds");
+}
+
 std::map<const void*, torch::Tensor> Workload::serial_gradients(int64_t step) {
+  for (torch::Tensor& parameter : model->parameters()) parameter.mutable_grad() = torch::zeros_like(parameter);
   serial_step(*model, inputs, loss, seed, step);
   std::map<const void*, torch::Tensor> gradients;
-  for (const torch::Tensor& parameter : model->parameters()) gradients[parameter.unsafeGetTensorImpl()] = parameter.grad();
-  model->zero_grad();
+  for (const torch::Tensor& parameter : model->parameters()) gradients[parameter.unsafeGetTensorImpl()] = parameter.grad().clone();
+  model->zero_grad(/*set_to_none=*/false);
   return gradients;
 }
 
@@ -65,7 +75,7 @@ void expect_serial(const std::vector<std::unique_ptr<UnitStage>>& stages, const 
 
 void clear_gradients(const std::vector<std::unique_ptr<UnitStage>>& stages) {
   for (const auto& stage : stages)
-    for (torch::Tensor parameter : stage->parameters()) parameter.mutable_grad() = torch::Tensor();
+    for (const torch::Tensor& parameter : stage->parameters()) parameter.grad().zero_();
 }
 
 std::vector<Stage*> pointers(const std::vector<std::unique_ptr<UnitStage>>& stages) {

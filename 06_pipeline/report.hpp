@@ -13,6 +13,10 @@
 
 namespace manyranks::pipeline {
 
+// A step asks for the same blocks as the step before. Keep them, as a GPU's caching allocator does: pages that went back to the kernel cost
+// a fault each (4 KiB) when they are touched again, at random moments, and made backward passes of one stage differ by 20%.
+void keep_freed_memory();
+
 // A model and one global batch, in microbatches; the same on every rank, from the seed.
 struct Workload {
   std::shared_ptr<Model> model;
@@ -20,7 +24,7 @@ struct Workload {
   uint64_t seed = 1;
   UnitStage::Loss loss;                        // mean over the global batch: each microbatch's mean, over m
 
-  // The gradients of the serial run, by parameter. Leaves .grad empty.
+  // The gradients of the serial run, by parameter. Leaves every .grad there, and zero: both runs add to the same zeros.
   std::map<const void*, torch::Tensor> serial_gradients(int64_t step = 0);
   // Cost of each unit, where nothing is measured: its parameters (a linear layer's products are proportional to them).
   std::vector<double> unit_sizes() const;

@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
     options.app().add_option("--width", width, "of each layer of the mlp")->check(CLI::PositiveNumber);
     process.start(options);
     CountingAllocator::install();
+    keep_freed_memory();
     Communicator& world = process.world();
     const int p = world.size();
     if (options.quick) width = 64, unit_ms = 2;

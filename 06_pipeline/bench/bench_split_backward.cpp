@@ -4,6 +4,7 @@
 #include "measure/table.hpp"
 #include "launch/process.hpp"
 #include "models/model.hpp"
+#include "report.hpp"
 #include "tape.hpp"
 
 using namespace manyranks;
@@ -14,6 +15,7 @@ int main(int argc, char** argv) {
   return process.run([&] {
     Options options("06_pipeline/bench_split_backward", "split backward against the whole one");
     process.start(options);
+    keep_freed_memory();
     ModelShape mlp, gpt = usual_shape("gpt"), resnet = usual_shape("resnet18");
     mlp.image = 1, mlp.channels = mlp.width = options.quick ? 64 : 1024, mlp.layers = 4;
     gpt.width = options.quick ? 32 : 256, gpt.layers = 2;

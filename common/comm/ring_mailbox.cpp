@@ -19,9 +19,10 @@ struct RingMailbox::Ring {
 namespace {
 
 constexpr size_t ring_head = 128;
-// 256 KiB a pair on small hosts; 64 ranks make 4096 pairs.
+// 16 MiB in all, touched only as far as they are used: 4 MiB a pair of 2 ranks, 4 KiB at 64. A message that fits leaves its sender at once;
+// the rest of one that does not is moved by a thread that takes the core from the computation (activations of pipeline stages).
 size_t capacity_for(int ranks) {
-  size_t capacity = 256 << 10;
+  size_t capacity = 4 << 20;
   while (capacity > 4096 && capacity * ranks * ranks > (size_t{16} << 20)) capacity /= 2;
   return capacity;
 }

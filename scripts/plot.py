@@ -13,6 +13,10 @@ import json
 import pathlib
 import sys
 
+import own_python
+
+own_python.need("matplotlib", "numpy")
+
 import figures
 import results
 from figures import style, timeline

@@ -13,6 +13,10 @@ import os
 import pathlib
 import sys
 
+import own_python
+
+own_python.need("matplotlib", "numpy")
+
 import figures
 import plot
 import results

@@ -3,11 +3,11 @@
 // You learn   that cutting between layers is easy and exact: activations go down, gradients come back; and that it is no faster
 //             than one device, because every rank waits for its neighbour. It buys memory, not time.
 // Run it      mpirun -np 2 build/04_model_parallel/01_layer_split
-//             mpirun -np 2 build/04_model_parallel/01_layer_split --memory-cap 40mb     (one rank: exit 69)
+//             mpirun -np 2 build/04_model_parallel/01_layer_split --memory-cap 50mb     (one rank: exit 69)
 //             mpirun -np 4 build/04_model_parallel/01_layer_split --trace split.json    (open it in ui.perfetto.dev)
 // You see     the dense bits, the memory of each rank, and who works when:
-//               rank 0  FFFFFFFFF..............................BBBBBBBBBBBBBBBBBB   computes 46%
-//               rank 1  .........FFFFFFFFFFBBBBBBBBBBBBBBBBBBBB..................   computes 50%
+//               rank 0  FFFFFFF...............................BBBBBBBBBBBBBBBBBBBBBB  computes 50%
+//               rank 1  ........FFFFFFFFFFFBBBBBBBBBBBBBBBBBB.......................  computes 49%
 // Read next   02_column_row.cpp: all ranks work at once, on parts of each layer; chapter 06: microbatches fill the waiting
 #include "workload.hpp"  // Workload, train_dense
 

@@ -6,11 +6,11 @@
 //                                                                        g: forward all-reduce, backward nothing
 // Run it      mpirun -np 2 build/04_model_parallel/02_column_row
 //             mpirun -np 4 build/04_model_parallel/02_column_row --width 768 --tokens 1024
-// You see     the column part with the dense bits, the block within 1e-10 of dense (fp64), and what it costs:
-//               quantity                      predicted  measured  error
-//               all-reduces, forward                  1         1  +0.00%
-//               all-reduces, backward                 1         1  +0.00%
-//               bytes sent per step             1.5 MiB   1.5 MiB  +0.00%
+// You see     the column part with the dense bits, the block within 1e-10 of dense (fp64), and what it costs (--quick):
+//               quantity               predicted  measured   error
+//               all-reduces, forward           1         1  +0.00%
+//               all-reduces, backward          1         1  +0.00%
+//               bytes sent per step     36.0 KiB  36.0 KiB  +0.00%
 // Read next   ../common/parallel/tensor_parallel.cpp, where f and g become a family; then 03_transformer_block.cpp
 #include "workload.hpp"  // relative_difference, largest_over
 

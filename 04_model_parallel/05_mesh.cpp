@@ -6,10 +6,11 @@
 //               dp 0    rank 0  rank 1   samples 0..N-1
 //               dp 1    rank 2  rank 3   samples N..2N-1
 // Run it      mpirun -np 4 build/04_model_parallel/05_mesh --tp 2 --dp 2 --zero 2
-//             mpirun -np 2 build/04_model_parallel/05_mesh --tp 2 --sp --steps 300
+//             mpirun -np 2 build/04_model_parallel/05_mesh --tp 2 --sp --steps 500
 //             mpirun -np 2 build/04_model_parallel/05_mesh --tp 2 --data README.md
-// You see     the dense loss curve on any grid, and the loss going down to what the text's grammar allows:
-//               step  100  loss 0.612   floor 0.2603 nats per byte
+// You see     the dense loss curve on any grid, what each rank holds and sends, and a loss that cannot go below the floor (--quick):
+//               dp 2 x tp 2 with sp, zero2: losses differ from dense by 7.2e-07 at most in 20 steps
+//               step   20  loss 4.1042   floor 0.2822 nats per byte
 // Read next   chapter 06: the third axis, pipeline stages
 #include "workload.hpp"  // Workload, train_dense, expect_same_losses
 

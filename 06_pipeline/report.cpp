@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -140,15 +141,17 @@ static void write_timeline(Process& process, const Schedule& schedule, const Mea
     std::replace(kind.begin(), kind.end(), '_', ' ');
     return action.chunk == 0 ? fmt::format("{} {}", kind, action.microbatch) : fmt::format("{} c{} {}", kind, action.chunk, action.microbatch);
   };
-  double zero = measured.timeline[0].front().start;
+  double zero = std::numeric_limits<double>::infinity();  // the first computation
   for (const auto& spans : measured.timeline)
-    for (const Span& span : spans) zero = std::min(zero, span.start);
+    for (const Span& span : spans)
+      if (is_compute(span.action.kind)) zero = std::min(zero, span.start);
   std::vector<std::string> parts;
   for (int stage = 0; stage < schedule.stages; ++stage) {
     Trace trace(stage * stride, process.hosts()[process.places()[stage * stride].node]);
     for (const Span& span : ideal.timeline[stage]) trace.complete("ideal", name(span.action), zero + 1e-9 * span.start, zero + 1e-9 * span.end);
-    for (const Span& span : measured.timeline[stage])
-      trace.complete(is_compute(span.action.kind) ? "measured" : "messages", name(span.action), span.start, span.end);
+    for (const bool computed : {true, false})
+      for (const Span& span : measured.timeline[stage])
+        if (is_compute(span.action.kind) == computed) trace.complete(computed ? "measured" : "messages", name(span.action), std::max(zero, span.start), std::max(zero, span.end));
     parts.push_back(trace.to_json_events());
   }
   write_trace(process.options().trace, parts);

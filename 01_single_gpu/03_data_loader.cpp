@@ -112,9 +112,9 @@ int main(int argc, char** argv) {
 
     // 4. Verify: the same losses and weights, bit by bit, whoever decoded.
     for (const auto& [workers, trainer] : all) {
-      std::vector<double> losses;
-      for (int64_t i = 0; i < workload.steps(); ++i) process.set_step(i), losses.push_back(trainer->step());
-      expect_same_training(fmt::format("{} workers", workers), losses, *trainer->model, reference, {0, 0});
+      Training training;
+      for (int64_t i = 0; i < workload.steps(); ++i) process.set_step(i), training.add(trainer->step(), *trainer->model);
+      expect_same_training(fmt::format("{} workers", workers), training, *trainer->model, reference, {});
       trainer->batches.pause();
     }
     fmt::print("  {} steps with 0 to {} workers: the same bits as the plain loop\n", workload.steps(), all.back().first);

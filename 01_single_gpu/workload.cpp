@@ -53,13 +53,12 @@ std::string monitored_gpu(const torch::Device& device) {
 }
 
 // Logical order, whatever the layout in memory: a weight in NHWC compares with its twin in NCHW.
-torch::Tensor all_parameters(const Model& model) {
+torch::Tensor as_one_row(const Model& model, bool gradients) {
   std::vector<torch::Tensor> rows;
-  for (const auto& parameter : model.parameters()) rows.push_back(parameter.detach().reshape({-1}).to(torch::kCPU, torch::kDouble));
+  for (const auto& parameter : model.parameters())
+    rows.push_back((gradients ? parameter.grad() : parameter.detach()).reshape({-1}).to(torch::kCPU, torch::kDouble));
   return torch::cat(rows);
 }
-
-double relative(const torch::Tensor& got, const torch::Tensor& expected) { return ((got - expected).norm() / expected.norm()).item<double>(); }
 
 double cpu_seconds() {
   rusage usage{};
@@ -152,8 +151,7 @@ Reference train_plainly(const Workload& workload, std::int64_t steps, std::int64
   Batches batches = workload.batches(loading);
   auto model = workload.make();
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(workload.learning_rate()));
-  Reference reference{{}, all_parameters(*model), {}};
-  std::vector<double> losses;
+  Reference reference{{}, as_one_row(*model, false), {}};
   for (std::int64_t step = 0; step < steps; ++step) {
     const auto [images, labels] = batches.next();
     optimizer.zero_grad();
@@ -161,20 +159,27 @@ Reference train_plainly(const Workload& workload, std::int64_t steps, std::int64
     check_finite(loss);
     loss.backward();
     optimizer.step();
-    losses.push_back(loss.item<double>());
+    reference.training.add(loss.item<double>(), *model);
   }
-  reference.losses = torch::tensor(losses, torch::kDouble);
-  reference.updates = all_parameters(*model) - reference.before;
+  reference.updates = as_one_row(*model, false) - reference.before;
   return reference;
 }
 
-Difference expect_same_training(const std::string& name, const std::vector<double>& losses, const Model& model, const Reference& reference, Difference limit) {
-  const auto got = torch::tensor(losses, torch::kDouble), updates = all_parameters(model) - reference.before;
-  if (limit.losses == 0) expect_equal_bits("losses of " + name, got, reference.losses);
-  if (limit.updates == 0) expect_equal_bits("updates of " + name, updates, reference.updates);
-  expect_close("losses of " + name, got, reference.losses, limit.losses);
-  expect_close("updates of " + name, updates, reference.updates, limit.updates);
-  return {relative(got, reference.losses), relative(updates, reference.updates)};
+void Training::add(double loss, const Model& model) {
+  if (losses.empty()) gradient = as_one_row(model, true);
+  losses.push_back(loss);
+}
+
+Difference expect_same_training(const std::string& name, const Training& training, const Model& model, const Reference& reference, Difference limit) {
+  const auto compare = [&](const std::string& what, const torch::Tensor& got, const torch::Tensor& expected, double at_most) {
+    if (at_most == 0) expect_equal_bits(what + " of " + name, got, expected);
+    expect_close(what + " of " + name, got, expected, at_most);
+    return ((got - expected).norm() / expected.norm()).item<double>();
+  };
+  const auto row = [](const std::vector<double>& losses) { return torch::tensor(losses, torch::kDouble); };
+  return {compare("losses", row(training.losses), row(reference.training.losses), limit.losses),
+          compare("gradient", training.gradient, reference.training.gradient, limit.gradient),
+          compare("updates", as_one_row(model, false) - reference.before, reference.updates, limit.updates)};
 }
 
 void to_channels_last(Model& model) {

@@ -1,7 +1,7 @@
 // JPEG files to normalised batches: our side of rival_loader.py.
 //
 //   bench_loader make DIR COUNT                              writes COUNT drawn pictures of 500x375 as DIR/train/CLASS/*.jpg
-//   bench_loader load DIR SIZE WORKERS BATCH full|reduced    prints "ready N"; for each line on standard input reads all samples once,
+//   bench_loader load DIR SIZE WORKERS BATCH full|reduced    prints "ready N"; for each line on standard input ("end" ends) reads all samples once,
 //                                                            and answers with the seconds it took
 #include <fmt/format.h>
 
@@ -43,7 +43,7 @@ void load(const std::string& dir, int size, int workers, int batch, bool reduced
   std::iota(indices.begin(), indices.end(), std::int64_t{0});
   std::cout << "ready " << data->size() << std::endl;
   std::int64_t epoch = 0;
-  for (std::string line; std::getline(std::cin, line);) {
+  for (std::string line; std::getline(std::cin, line) && line != "end";) {
     const auto start = std::chrono::steady_clock::now();
     loader.start(indices, epoch++, (data->size() + batch - 1) / batch);
     std::int64_t samples = 0;

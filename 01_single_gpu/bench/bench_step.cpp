@@ -28,20 +28,20 @@ using namespace manyranks;
 
 namespace {
 
-constexpr double learning_rate = 0.01, momentum = 0.9;
+constexpr double momentum = 0.9;
 
 // Fresh gradients in every backward pass, which autograd hands over without a copy, and one fused pass per tensor. A flat buffer
 // must be cleared and added to instead: on one device nobody needs it.
 class FusedPerTensor {
  public:
-  explicit FusedPerTensor(Model& model) {
+  FusedPerTensor(Model& model, double learning_rate) : learning_rate_(learning_rate) {
     for (const auto& parameter : model.parameters()) slots_.push_back({parameter, torch::zeros_like(parameter)});
   }
   void zero_grad() {
     for (auto& slot : slots_) slot.parameter.mutable_grad().reset();
   }
   void step() {
-    const kernels::Sgd sgd{static_cast<float>(learning_rate), static_cast<float>(momentum), 0.0F, 1.0F};
+    const kernels::Sgd sgd{static_cast<float>(learning_rate_), static_cast<float>(momentum), 0.0F, 1.0F};
     for (auto& slot : slots_) {
       const auto gradient = slot.parameter.grad().strides() == slot.parameter.strides() ? slot.parameter.grad() : torch::empty_like(slot.parameter).copy_(slot.parameter.grad());
       fused_sgd(sgd, as_row(slot.parameter.detach()), as_row(gradient), as_row(slot.velocity));
@@ -52,6 +52,7 @@ class FusedPerTensor {
   struct Slot {
     torch::Tensor parameter, velocity;
   };
+  double learning_rate_;
   std::vector<Slot> slots_;
 };
 
@@ -81,8 +82,10 @@ int main(int argc, char** argv) {
     Options options("01_single_gpu/bench_step", "one training step on one thread");
     std::string kind = "mlp", exchange;
     bool flat_buffers = false;
+    double learning_rate = 0.001;
     options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember({"mlp", "resnet18"}));
     options.app().add_option("--exchange", exchange, "write weights and batches here, then obey standard input");
+    options.app().add_option("--rate", learning_rate, "learning rate");
     options.app().add_flag("--flat", flat_buffers, "one flat buffer, cleared in every step, in place of fresh gradients");
     process.start(options);
     const bool small = kind == "mlp";
@@ -107,7 +110,7 @@ int main(int argc, char** argv) {
     std::optional<Sgd> in_one_pass;
     std::optional<FusedPerTensor> per_tensor;
     if (flat_buffers) flat.emplace(*model), in_one_pass.emplace(flat->parameters(), flat->gradients(), SgdOptions{momentum, 0.0});
-    else per_tensor.emplace(*model);
+    else per_tensor.emplace(*model, learning_rate);
     int64_t number = 0;
     const auto step = [&] {
       process.set_step(number);

@@ -72,6 +72,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=0, help="per turn; 0: 100 for mlp, 3 for resnet18")
     parser.add_argument("--curve", type=int, default=50, help="steps over which the losses must agree")
+    parser.add_argument("--rate", type=float, default=0, help="learning rate; 0: 0.01 for mlp, 0.001 for resnet18, where a higher one makes training chaotic")
     parser.add_argument("--program", default=rivals.ROOT / "build/01_single_gpu/bench_step")
     parser.add_argument("arguments", nargs="*", help="further flags for bench_step, behind --")
     arguments = parser.parse_args()
@@ -85,7 +86,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/exchange.safetensors"
-        ours = rivals.Ours(arguments.program, "--model", arguments.model, "--exchange", file, *arguments.arguments)
+        ours = rivals.Ours(arguments.program, "--model", arguments.model, "--exchange", file, "--rate", arguments.rate or (0.01 if arguments.model == "mlp" else 0.001), *arguments.arguments)
         with safe_open(file, framework="pt") as reader:
             tensors, metadata = {name: reader.get_tensor(name) for name in reader.keys()}, reader.metadata()
     plain, fused = (Rival(arguments.model, tensors, metadata, torch, choice) for choice in (False, True))

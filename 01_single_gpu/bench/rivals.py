@@ -35,6 +35,7 @@ class Ours:
         return self.answer(beginning)
 
     def close(self):
+        self.process.stdin.write("end\n")  # not only closed: workers that were forked meanwhile hold the pipe open, too
         self.process.stdin.close()
         if self.process.wait() != 0:
             sys.exit(f"{self.process.args[0]} ended with exit {self.process.returncode}")

@@ -60,7 +60,7 @@ class HostGroup : public Group {
   bool share_places(bool in, bool out) const;   // all ranks named the same place
 
   void reduce_staged(void* out, const void* in, size_t count, Dtype dtype, ReduceOp op, int root);
-  void reduce_in_place(size_t count, Dtype dtype, ReduceOp op, int root);
+  void reduce_in_place(size_t count, Dtype dtype, ReduceOp op);
   void exchange_staged(const ExchangeShape& shape, Bytes out, const std::byte* in, size_t bytes);
   void exchange_direct(const ExchangeShape& shape, Bytes out, size_t bytes);
 

@@ -12,6 +12,7 @@
 include(ProcessorCount)
 ProcessorCount(MANYRANKS_CORES)
 add_custom_target(lessons)
+add_custom_target(common_tests)   # all tests whose names begin with common: what the sanitizers are run on
 add_custom_target(bench)
 
 # mpirun's flags, only where they are needed: Open MPI refuses root, and more ranks than cores, unless told.
@@ -119,6 +120,9 @@ function(add_unit_test)
     target_link_libraries(${target} PRIVATE manyranks_base GTest::gtest_main)
   endif()
   target_link_libraries(${target} PRIVATE GTest::gtest ${t_LIBRARIES})
+  if(t_NAME MATCHES "^common\\.")
+    add_dependencies(common_tests ${target})
+  endif()
   if(t_NP)
     add_rank_test(NAME ${t_NAME} TARGET ${target} NP ${t_NP} ARGS ${t_ARGS} LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
   else()

@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
     keep_freed_memory();
     Communicator& world = process.world();
     const int p = world.size();
+    layers = std::max<int64_t>(layers, 2 * p);  // a layer for each of the two chunks
     if (options.quick) width = 64, unit_ms = 2;
     const std::vector<int> microbatches = options.quick ? std::vector<int>{4} : std::vector<int>{2, 4, 8, 16};
 

@@ -8,6 +8,7 @@
 //               quantity              predicted  measured  error
 //               bytes sent per step     1.6 MiB   1.6 MiB  +0.00%
 //               all-reduces per step          1         1  +0.00%
+//               step 22.9 ms, without communication 21.6 ms: exposed 395 us
 // Read next   diff 02_bucketed.cpp 03_overlapped.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model, time_exposed
 

@@ -6,7 +6,7 @@
 // Run it      mpirun -np 2 build/03_data_parallel/03_overlapped --model resnet18 --trace overlap.json
 //             mpirun -np 4 build/03_data_parallel/03_overlapped --bucket-mb 1 --model resnet18
 // You see     the same bits and bytes as before, in a few calls, most of them started before backward ends:
-//               3 of 4 buckets started before backward ended; the first after 31% of it
+//               2 of 2 buckets started before backward ended; the first after 14% of it
 // Read next   ../common/parallel/gradient_buckets.cpp, then 04_no_sync.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model, time_exposed
 

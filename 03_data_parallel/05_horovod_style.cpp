@@ -6,7 +6,7 @@
 // Run it      mpirun -np 2 build/03_data_parallel/05_horovod_style --cycle-ms 2 --trace timeline.json
 //             mpirun -np 2 build/03_data_parallel/05_horovod_style --fp16 --model resnet18
 // You see     the same bits as the serial run (with --fp16: nearly), in as many all-reduces as there were cycles:
-//               8 gradients in 2.0 fused all-reduces per step
+//               8 gradients in 3.6 fused all-reduces per step
 // Read next   ../common/parallel/distributed_optimizer.cpp, then 06_zero1.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model
 

@@ -5,8 +5,8 @@
 // Run it      mpirun -np 2 build/03_data_parallel/06_zero1
 //             mpirun -np 4 build/03_data_parallel/06_zero1 --model resnet18
 // You see     the same bits as the serial run, from 8 + 8/N bytes per parameter instead of 16 (fp32 Adam):
-//               quantity                        predicted  measured  error
-//               optimiser state per parameter    4 B        4 B      +0.00%
+//               quantity             predicted  measured   error
+//               optimiser state        1.6 MiB   1.6 MiB  +0.00%      (3.2 MiB without ZeRO)
 // Read next   diff 06_zero1.cpp 07_zero2.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model, time_exposed
 

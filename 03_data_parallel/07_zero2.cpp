@@ -5,7 +5,7 @@
 // Run it      mpirun -np 2 build/03_data_parallel/07_zero2
 //             mpirun -np 4 build/03_data_parallel/07_zero2 --model resnet18 --bucket-mb 4
 // You see     4 + 12/N bytes per parameter instead of 16 (fp32 Adam), and the peak of the gradients within its bound:
-//               buffers 402.4 KiB for gradients of 402.4 KiB; the largest parameter is 392.0 KiB
+//               buffers 1.0 MiB for gradients of 1.6 MiB; the largest parameter is 1.5 MiB
 // Read next   ../common/parallel/gradient_stream.cpp, then 08_zero3.cpp
 #include "workload.hpp"  // Workload, train_serially, verify_model, time_exposed
 

@@ -5,7 +5,7 @@
 // Run it      mpirun -np 2 build/03_data_parallel/08_zero3 --model gpt
 //             mpirun -np 4 build/03_data_parallel/08_zero3 --model resnet18 --optimizer sgd
 // You see     16/N bytes per parameter (fp32 Adam); above them two units of parameters at most; and each unit come and go:
-//               forward : gathered 10, freed 10; backward: gathered 10, freed 10
+//               4 units; forward: gathered 4, freed 4; backward: gathered 4, freed 4
 // Read next   ../common/parallel/fully_sharded.cpp; chapter 04 splits the units themselves
 #include "workload.hpp"  // Workload, train_serially, expect_same, time_exposed
 

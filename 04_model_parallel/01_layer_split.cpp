@@ -15,7 +15,7 @@
 #include "measure/comparison.hpp"     // Comparison
 #include "measure/provenance.hpp"     // write_row, fill
 #include "measure/table.hpp"          // format_seconds
-#include "measure/timer.hpp"          // StepTimer
+#include "measure/timer.hpp"          // StepTimer, finish_device_work
 #include "measure/trace.hpp"          // Trace, write_trace
 #include "measure/verify.hpp"         // expect_equal_bits
 #include "models/gpt.hpp"             // make_gpt_unit, initialise_gpt
@@ -47,8 +47,9 @@ class Part : public torch::nn::Module {
 
 // One row per rank: what it did in each of 60 slices of the step, F, B, or nothing.
 std::string timeline(Communicator& world, const std::array<double, 4>& mine) {
-  auto all = torch::empty({world.size(), 4}, torch::kDouble);
-  world.all_gather(all, torch::tensor(std::vector<double>(mine.begin(), mine.end()), torch::kDouble));
+  auto all = for_exchange(world, torch::empty({world.size(), 4}, torch::kDouble));
+  world.all_gather(all, for_exchange(world, torch::tensor(std::vector<double>(mine.begin(), mine.end()), torch::kDouble)));
+  all = all.to(torch::kCPU);
   const double start = all.min().item<double>(), length = all.max().item<double>() - start;
   std::string text;
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -73,7 +74,7 @@ int main(int argc, char** argv) {
     Options options("04_model_parallel/01_layer_split", "consecutive layers on each rank");
     Workload workload(options);
     process.start(options);
-    workload.prepare();
+    workload.prepare(process.device());
     Communicator& world = process.world();
     auto& memory = CountingAllocator::install();
     Trace trace(process.rank(), process.host());
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
     std::shared_ptr<Part> part;
     std::array<double, 4> times{};  // forward from, to, backward from, to
     StepTimer timer(1);
+    const auto now = [&] { return finish_device_work(), trace.now_s(); };
     const auto train = [&](int64_t steps) {
       const int64_t units = gpt_units(workload.shape);
       if (world.size() > units) throw usage_error("layer split", fmt::format("{} units cannot be shared by {} ranks", units, world.size()), fmt::format("1 to {} ranks, or more --layers", units));
@@ -91,9 +93,10 @@ int main(int argc, char** argv) {
       {
         const MemoryTag tag(Tag::parameters, "layers of this rank");
         part = std::make_shared<Part>(workload.shape, begin, end, workload.seed());
-        flat = std::make_unique<FlatParameters>(*part, 1, [](int64_t count, const char* purpose) {
+        part->to(workload.device);
+        flat = std::make_unique<FlatParameters>(*part, 1, [&](int64_t count, const char* purpose) {
           const MemoryTag buffer(std::string_view(purpose) == "gradients" ? Tag::gradients : Tag::parameters, purpose);
-          return torch::zeros({count});
+          return torch::zeros({count}, workload.device);
         });
       }
       const MemoryTag state(Tag::optimizer, "Adam");
@@ -108,18 +111,18 @@ int main(int argc, char** argv) {
         flat->zero_grad();
 
         // The lesson: (N, T, C) comes from the rank before, and goes to the one behind.
-        auto x = first ? tokens : torch::empty({workload.batch_size(), workload.shape.context, workload.shape.width});
+        auto x = first ? tokens : torch::empty({workload.batch_size(), workload.shape.context, workload.shape.width}, workload.device);
         if (!first) world.recv(x, world.rank() - 1), x.requires_grad_();
-        times[0] = trace.now_s();
+        times[0] = now();
         auto y = part->forward(x);
         if (last) y = cross_entropy(y, target);
-        times[1] = trace.now_s();
+        times[1] = now();
         auto gradient = torch::ones_like(y);  // of the loss by itself: 1
         if (!last) world.send(y.detach(), world.rank() + 1);
         if (!last) world.recv(gradient, world.rank() + 1);
-        times[2] = trace.now_s();
+        times[2] = now();
         y.backward(gradient);
-        times[3] = trace.now_s();
+        times[3] = now();
         if (!first) world.send(x.grad(), world.rank() - 1);
 
         optimizer->step(workload.learning_rate());
@@ -132,6 +135,7 @@ int main(int argc, char** argv) {
       // What this rank holds at the end of a step, while it still has it.
       const double p = static_cast<double>(parameter_count(*part));
       Comparison comparison;
+      if (!workload.counts_memory()) return std::pair(losses, comparison);
       comparison.bytes("parameters", 4 * p, static_cast<double>(memory.live_bytes(Tag::parameters)));
       comparison.bytes("gradients", 4 * p, static_cast<double>(memory.live_bytes(Tag::gradients)));
       comparison.bytes("optimiser state", 8 * p, static_cast<double>(memory.live_bytes(Tag::optimizer)));

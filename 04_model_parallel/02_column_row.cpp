@@ -68,9 +68,9 @@ struct Mlp {
   std::vector<Tensor> parameters() const { return {w1, b1, w2, b2}; }
 };
 
-Mlp make_dense(int64_t width, uint64_t seed, torch::Dtype dtype) {
+Mlp make_dense(int64_t width, uint64_t seed, torch::TensorOptions where) {
   auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const auto draw = [&](std::vector<int64_t> sizes) { return torch::randn(sizes, random).mul_(0.05).to(dtype).requires_grad_(); };
+  const auto draw = [&](std::vector<int64_t> sizes) { return torch::randn(sizes, random).mul_(0.05).to(where).requires_grad_(); };
   Mlp mlp;
   mlp.w1 = draw({4 * width, width}), mlp.b1 = draw({4 * width}), mlp.w2 = draw({width, 4 * width}), mlp.b2 = draw({width});
   return mlp;
@@ -107,12 +107,13 @@ int main(int argc, char** argv) {
     if (options.quick) width = 48, tokens = 96;
     if (4 * width % world.size()) throw usage_error("--width", fmt::format("{} hidden units cannot be shared by {} ranks", 4 * width, world.size()), fmt::format("--width {}", width / world.size() * world.size() + world.size()));
     const int64_t part = 4 * width / world.size(), steps = options.steps_or(20, 20);
-    const auto sample = [&](uint64_t key, torch::Dtype dtype) { return torch::randn({tokens, width}, at::make_generator<at::CPUGeneratorImpl>(options.seed * 1000 + key)).to(dtype); };
+    const auto fp32 = torch::TensorOptions(process.device()).dtype(torch::kFloat), fp64 = fp32.dtype(torch::kDouble);
+    const auto sample = [&](uint64_t key, torch::TensorOptions where) { return torch::randn({tokens, width}, at::make_generator<at::CPUGeneratorImpl>(options.seed * 1000 + key)).to(where); };
 
     // 2. Verify the column-parallel layer by itself: a column of a product does not know its neighbours, so the bits are dense ones.
     {
-      const Mlp dense = make_dense(width, options.seed, torch::kFloat), mine = cut(dense, world);
-      const auto x = sample(1, torch::kFloat), gradient = torch::randn({tokens, 4 * width}, at::make_generator<at::CPUGeneratorImpl>(2));
+      const Mlp dense = make_dense(width, options.seed, fp32), mine = cut(dense, world);
+      const auto x = sample(1, fp32), gradient = torch::randn({tokens, 4 * width}, at::make_generator<at::CPUGeneratorImpl>(2)).to(fp32);
       const auto y = torch::linear(x, dense.w1, dense.b1), y_part = torch::linear(x, mine.w1, mine.b1);
       y.backward(gradient);
       y_part.backward(gradient.narrow(1, world.rank() * part, part).contiguous());
@@ -122,11 +123,11 @@ int main(int argc, char** argv) {
     if (process.is_root()) fmt::print("  column-parallel output and weight gradient equal dense, bit by bit, on {} rank(s)\n", world.size());
 
     // 3. Verify the block in fp64, over training steps: sums in another order, so nearly.
-    const Mlp dense = make_dense(width, options.seed, torch::kDouble), mine = cut(dense, world);
+    const Mlp dense = make_dense(width, options.seed, fp64), mine = cut(dense, world);
     for (int64_t i = 0; i < steps; ++i) {
       process.set_step(i);
-      step(dense, sample(10 + 2 * static_cast<uint64_t>(i), torch::kDouble), sample(11 + 2 * static_cast<uint64_t>(i), torch::kDouble));
-      step(mine, sample(10 + 2 * static_cast<uint64_t>(i), torch::kDouble), sample(11 + 2 * static_cast<uint64_t>(i), torch::kDouble));
+      step(dense, sample(10 + 2 * static_cast<uint64_t>(i), fp64), sample(11 + 2 * static_cast<uint64_t>(i), fp64));
+      step(mine, sample(10 + 2 * static_cast<uint64_t>(i), fp64), sample(11 + 2 * static_cast<uint64_t>(i), fp64));
     }
     const std::vector<Tensor> expected = cut(dense, world).parameters();
     expect_close("parameters after training", mine.parameters(), expected, 1e-10);
@@ -134,8 +135,8 @@ int main(int argc, char** argv) {
     if (process.is_root()) fmt::print("  after {} steps the parameters differ from dense by {:.1e} (norm-relative, fp64)\n", steps, difference);
 
     // 4. Count: one all-reduce of (tokens, C) each way, whatever the number of hidden units.
-    const Mlp dense32 = make_dense(width, options.seed, torch::kFloat), mine32 = cut(dense32, world);
-    const auto x = sample(1, torch::kFloat).requires_grad_(), target = sample(2, torch::kFloat);
+    const Mlp dense32 = make_dense(width, options.seed, fp32), mine32 = cut(dense32, world);
+    const auto x = sample(1, fp32).requires_grad_(), target = sample(2, fp32);
     world.reset_traffic();
     const auto y = mine32.forward(x);
     const double forward_calls = static_cast<double>(world.traffic().calls);

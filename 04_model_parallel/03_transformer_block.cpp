@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
     Options options("04_model_parallel/03_transformer_block", "a gpt in tensor-parallel parts");
     Workload workload(options);
     process.start(options);
-    workload.prepare();
+    workload.prepare(process.device());
     Communicator& world = process.world();
     auto& memory = CountingAllocator::install();
     const ModelShape& shape = workload.shape;
@@ -46,8 +46,8 @@ int main(int argc, char** argv) {
     const auto [text, target] = workload.batch(0);
     {
       ParallelGpt model(shape, {world, sequence}, {.seed = workload.seed()});
+      model.to(workload.device, torch::kDouble);
       check_seeds(model, world);
-      model.to(torch::kDouble);
       model.loss(model.forward(text), target).backward();
       const auto dense = workload.dense();
       dense->to(torch::kDouble);
@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
     {
       const MemoryTag tag(Tag::parameters, "model");
       model = std::make_unique<ParallelGpt>(shape, TensorSplit{world, sequence}, RandomKeys{.seed = workload.seed()});
+      model->to(workload.device);
     }
     const double parameter_bytes = static_cast<double>(memory.live_bytes(Tag::parameters));
     FlatParameters flat(*model);
@@ -88,7 +89,7 @@ int main(int argc, char** argv) {
     // 4. Count: one block by itself, then all.
     Comparison comparison;
     {
-      const auto x = torch::randn({workload.batch_size(), shape.context, shape.width}).requires_grad_();
+      const auto x = torch::randn({workload.batch_size(), shape.context, shape.width}, workload.device).requires_grad_();
       world.reset_traffic();
       model->units()[1]->forward(x).sum().backward();
       comparison.bytes("sent per block and step", sent_bytes(moved_by_block(shape, tokens, sequence), world.size()), static_cast<double>(world.traffic().bytes_sent));
@@ -106,8 +107,10 @@ int main(int argc, char** argv) {
     }
     const double predicted = sent_bytes(layers * moved_by_block(shape, tokens, sequence) + moved_by_ends(shape, tokens, sequence), world.size());
     comparison.bytes("sent per step", predicted, sent);
-    comparison.bytes("parameters", 4 * parameters_per_rank(shape, world.size()), parameter_bytes);
-    comparison.bytes("activations", layers * kept_by_block(shape, tokens, world.size(), sequence) + kept_by_ends(shape, tokens, world.size(), sequence), kept);
+    if (workload.counts_memory()) {
+      comparison.bytes("parameters", 4 * parameters_per_rank(shape, world.size()), parameter_bytes);
+      comparison.bytes("activations", layers * kept_by_block(shape, tokens, world.size(), sequence) + kept_by_ends(shape, tokens, world.size(), sequence), kept);
+    }
     if (process.is_root()) fmt::print("{}", comparison.text());
     if (process.is_root())
       fmt::print("  dense: parameters {}, activations {}\n", format_bytes(static_cast<int64_t>(4 * parameters_per_rank(shape, 1))), format_bytes(static_cast<int64_t>(kept_by_dense(shape, tokens))));

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     auto* split_flag = options.app().add_flag("--sp", sp, "sequence parallel along the tensor axis");
     options.app().add_flag("--regather", regather, "gather the inputs of column-parallel layers again in backward")->needs(split_flag);
     process.start(options);
-    workload.prepare();
+    workload.prepare(process.device());
     Communicator& world = process.world();
     auto& memory = CountingAllocator::install();
 
@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
         const MemoryTag tag(Tag::parameters, "model");
         model = std::make_unique<ParallelGpt>(workload.shape, TensorSplit{tensor, sequence}, RandomKeys{.seed = workload.seed(), .first_sample = data.rank() * workload.batch_size()});
       }
+      model->to(workload.device);
       check_seeds(*model, tensor);
       const auto strategy = make_strategy(kind, data, *model, {make_adam(), {}});
       std::vector<double> losses;
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
       }
       const double parameters = parameters_per_rank(workload.shape, tp), times = static_cast<double>(steps);
       const int64_t tokens = workload.batch_size() * workload.shape.context;
-      Comparison comparison = held(memory, parameters, zero, dp);
+      Comparison comparison = workload.counts_memory() ? held(memory, parameters, zero, dp) : Comparison();
       comparison.bytes("sent per step, tp", sent_bytes(static_cast<double>(workload.shape.layers) * moved_by_block(workload.shape, tokens, sequence) + moved_by_ends(workload.shape, tokens, sequence), tp),
                        static_cast<double>(tensor.traffic().bytes_sent) / times);
       comparison.bytes("sent per step, dp", sent_bytes((zero == 3 ? 1.5 : 1.0) * parameters, dp), static_cast<double>(data.traffic().bytes_sent) / times);

@@ -24,7 +24,8 @@ Workload::Workload(Options& options) : options_(options) {
   app.add_option("--context", shape.context, "sequence length (T)")->check(CLI::PositiveNumber);
 }
 
-void Workload::prepare() {
+void Workload::prepare(torch::Device where) {
+  device = where;
   const auto given = [&](const char* flag) { return const_cast<Options&>(options_).app().get_option(flag)->count() > 0; };
   if (options_.quick) {
     if (!given("--width")) shape.width = 48;
@@ -46,6 +47,7 @@ void Workload::use_small_shape() {
 std::shared_ptr<Model> Workload::dense() const {
   auto model = make_model("gpt", shape);
   initialise_gpt(*model, "", shape.layers, options_.seed);
+  model->to(device);
   return model;
 }
 
@@ -55,7 +57,7 @@ TextBatch Workload::batch(int64_t step, int64_t first_sample) const {
     const ByteView window = text_window(text_.bytes, options_.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(first_sample + sample), static_cast<size_t>(shape.context) + 1);
     std::copy(window.begin(), window.end(), rows.data_ptr<int64_t>() + sample * (shape.context + 1));
   }
-  return {rows.narrow(1, 0, shape.context).contiguous(), rows.narrow(1, 1, shape.context).contiguous()};
+  return {rows.narrow(1, 0, shape.context).contiguous().to(device), rows.narrow(1, 1, shape.context).contiguous().to(device)};
 }
 
 Curve train_dense(const Workload& workload, Communicator& world, int64_t steps, int64_t shards) {
@@ -75,8 +77,9 @@ Curve train_dense(const Workload& workload, Communicator& world, int64_t steps, 
     optimizer->step(workload.learning_rate(), 1.0 / static_cast<double>(shards));
   }
   world.broadcast(flat.parameters(), 0);
-  auto losses = torch::tensor(curve.losses, torch::kDouble);
+  auto losses = for_exchange(world, torch::tensor(curve.losses, torch::kDouble));
   world.broadcast(losses, 0);
+  losses = losses.to(torch::kCPU);
   std::copy_n(losses.data_ptr<double>(), steps, curve.losses.begin());
   for (const auto& [name, tensor] : trainable_parameters(*model)) curve.parameters.push_back(tensor.detach());
   return curve;
@@ -102,8 +105,10 @@ double relative_difference(const std::vector<torch::Tensor>& got, const std::vec
   return std::sqrt(difference / size);
 }
 
+torch::Tensor for_exchange(const Communicator& world, const torch::Tensor& tensor) { return world.backend() == "nccl" ? tensor.to(torch::kCUDA) : tensor; }
+
 double largest_over(Communicator& world, double mine) {
-  auto value = torch::tensor({mine}, torch::kDouble);
+  auto value = for_exchange(world, torch::tensor({mine}, torch::kDouble));
   world.all_reduce(value, ReduceOp::max);
   return value.item<double>();
 }

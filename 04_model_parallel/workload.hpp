@@ -22,8 +22,10 @@ class Workload {
   explicit Workload(Options& options);  // adds --width, --layers, --heads, --vocab, --context
 
   ModelShape shape;  // --quick makes it smaller where no flag sets it: see prepare()
-  // After the flags were parsed: the shape as it will be, and the text (--data FILE, or the grammar's).
-  void prepare();
+  torch::Device device = torch::kCPU;  // of models and batches
+  // After the flags were parsed: the shape as it will be, the text (--data FILE, or the grammar's), and process.device().
+  void prepare(torch::Device where = torch::kCPU);
+  bool counts_memory() const { return device.is_cpu(); }  // the allocator does not see a GPU's
   // For a check beside a model that is too large for one rank: the same heads and vocabulary, and little else.
   void use_small_shape();
 
@@ -57,6 +59,9 @@ double expect_same_losses(const std::vector<double>& got, const std::vector<doub
 
 // ||got - expected|| / ||expected|| over all tensors of two lists as one.
 double relative_difference(const std::vector<torch::Tensor>& got, const std::vector<torch::Tensor>& expected);
+
+// On the device whose tensors the communicator moves.
+torch::Tensor for_exchange(const Communicator& world, const torch::Tensor& tensor);
 
 // The largest of all ranks' numbers. Collective.
 double largest_over(Communicator& world, double mine);

@@ -54,6 +54,7 @@ void build(Mode& mode, const Workload& workload, Communicator& world) {
   {
     const MemoryTag tag(Tag::parameters);
     mode.model = mode.dense ? workload.dense() : std::make_shared<ParallelGpt>(workload.shape, TensorSplit{world, mode.sequence}, RandomKeys{.seed = workload.seed()});
+    mode.model->to(workload.device);
   }
   mode.parameters = live(Tag::parameters) - parameters;
   mode.flat = std::make_unique<FlatParameters>(*mode.model);
@@ -70,7 +71,7 @@ void build(Mode& mode, const Workload& workload, Communicator& world) {
 
 // Seconds of one exchange of `count` floats by itself.
 double seconds_of(Communicator& world, const std::string& operation, int64_t count, int64_t times) {
-  const auto whole = torch::ones({count}), part = torch::ones({count / world.size()});
+  const auto whole = for_exchange(world, torch::ones({count})), part = for_exchange(world, torch::ones({count / world.size()}));
   return time_steps(world, 3, times, [&] {
            if (operation == "all_reduce") world.all_reduce(whole);
            if (operation == "all_gather") world.all_gather(whole, part);
@@ -92,6 +93,7 @@ double block(Mode& mode, const TextBatch& batch, Communicator& world, int64_t st
   const WallTimer timer;
   if (!mode.dense || world.rank() == 0)
     for (int64_t i = 0; i < steps; ++i) step(mode, batch, learning_rate);
+  finish_device_work();
   return largest_over(world, timer.seconds() / static_cast<double>(steps));
 }
 
@@ -108,7 +110,7 @@ int main(int argc, char** argv) {
     options.app().add_option("--scaling", scaling, "strong: --width; weak: --width times the square root of the ranks")->check(CLI::IsMember({"strong", "weak"}));
     options.app().add_option("--rounds", rounds, "interleaved rounds")->check(CLI::PositiveNumber);
     process.start(options);
-    workload.prepare();
+    workload.prepare(process.device());
     Communicator& world = process.world();
     CountingAllocator::install();
     if (options.quick) rounds = 2;
@@ -130,9 +132,8 @@ int main(int argc, char** argv) {
 
     // 3. Time, by turns.
     const TextBatch batch = workload.batch(1);
-    auto once = torch::tensor({block(modes[0], batch, world, 1, 1e-3)}, torch::kDouble);
-    world.broadcast(once, 0);
-    const int64_t steps = options.steps ? options.steps : options.quick ? 1 : std::clamp<int64_t>(static_cast<int64_t>(0.3 / once.item<double>()), 1, 50);
+    const double once = block(modes[0], batch, world, 1, 1e-3);  // the largest over ranks: the same on all
+    const int64_t steps = options.steps ? options.steps : options.quick ? 1 : std::clamp<int64_t>(static_cast<int64_t>(0.3 / once), 1, 50);
     for (int64_t round = 0; round < rounds; ++round)
       for (Mode& mode : modes) mode.rounds.push_back(block(mode, batch, world, steps, 1e-3));
     const double single = median(modes[0].rounds);

@@ -245,7 +245,7 @@ void check_seeds(const torch::nn::Module& module, Communicator& ranks) {
     ranks.broadcast(first, 0);
     const bool constant = row.numel() == 0 || (row == row[0]).all().item<bool>();  // biases begin with zeros everywhere
     const bool wrong = ranks.rank() > 0 && (is_split(item.key()) ? !constant && torch::equal(first, row) : !torch::equal(first, row));
-    auto verdict = torch::tensor({wrong ? ranks.rank() : 0}, torch::kInt32);
+    auto verdict = torch::tensor({wrong ? ranks.rank() : 0}, torch::kInt32).to(row.device());
     ranks.all_reduce(verdict, ReduceOp::max);
     const int liar = verdict.item<int>();
     if (liar && is_split(item.key()))

@@ -153,10 +153,10 @@ int main(int argc, char** argv) {
     };
     const std::vector<Rung> rungs{
         {fmt::format("+ {} loader worker(s)", workers), [&](Recipe& r) { r.workers = workers; }},
-        {"+ channels_last", [](Recipe& r) { r.channels_last = true, r.limit = {5e-3, 1e-4, 0.5}; }},
+        {"+ channels_last", [&](Recipe& r) { r.channels_last = true, r.limit = {5e-3, workload.is_sensitive() ? 3e-2 : 1e-4, 0.5}; }},
         {"+ fused optimiser", [](Recipe& r) { r.fused = true, r.limit = {std::max(r.limit.losses, 1e-4), std::max(r.limit.gradient, 1e-6), std::max(r.limit.updates, 1e-2)}; }},
         {fmt::format("+ batch {}", large_batch), [&](Recipe& r) { r.batch = large_batch; }},
-        {"+ bfloat16", [](Recipe& r) { r.bfloat16 = true, r.limit = {5e-2, 0.3, 0.9}; }},
+        {"+ bfloat16", [&](Recipe& r) { r.bfloat16 = true, r.limit = {5e-2, workload.is_sensitive() ? 0.7 : 0.1, 0.95}; }},
         {"+ CUDA graph", [](Recipe& r) { r.graph = r.fused = true; }},
     };
 

@@ -45,7 +45,10 @@ class Workload {
   std::string kind = "convnet";
   double learning_rate() const { return 1e-3; }
   std::int64_t batch() const { return options_.batch_or(options_.quick ? 4 : 16); }
-  std::int64_t steps() const { return options_.steps_or(6, 3); }             // verified
+  // At its start a residual net with batch norm magnifies rounding: float32 gradients of resnet18 are 1e-3 off float64's, whatever the
+  // layout, and two runs that differ in a last bit part within a few steps. So fewer steps are compared, and less closely.
+  bool is_sensitive() const { return kind.starts_with("resnet"); }
+  std::int64_t steps() const { return options_.steps_or(is_sensitive() ? 2 : 6, is_sensitive() ? 2 : 3); }  // verified
   std::int64_t blocks() const { return options_.quick ? 2 : 7; }             // timed; see by_turns()
   std::int64_t samples_per_block() const { return options_.quick ? 8 : 512; }
 

@@ -4,6 +4,7 @@
 //             costs here. A prediction that fails tells you what you did not know about the machine.
 // Run it      mpirun -np 2 build/02_message_passing/07_cost_model
 //             mpirun -np 4 build/02_message_passing/07_cost_model      fitted on 2 and 3 ranks, predicts 4
+//             scripts/two_nodes.sh --ranks-per-node 2 --rate 1gbit build/02_message_passing/07_cost_model      ring against two levels
 // You see     the fitted line, then predicted and measured times for sizes (and a number of ranks) that were not fitted, and the error.
 // Read next   08_break_it.cpp
 #include "comm/communicator.hpp"   // Communicator
@@ -20,10 +21,10 @@ using namespace manyranks;
 
 namespace {
 
-// The first `ranks` ranks of the world as a job of their own; the others sleep in a barrier of the Communicator meanwhile.
+// Some ranks of the world as a job of their own; the others sleep in a barrier of the Communicator meanwhile.
 class Some {
  public:
-  Some(const RawMpi& mpi, int ranks) : in_(mpi.rank < ranks) {
+  Some(const RawMpi& mpi, bool in) : in_(in) {
     CHECK_MPI(MPI_Comm_split(mpi.world, in_ ? 0 : MPI_UNDEFINED, mpi.rank, &comm_));
     if (in_) net.emplace(comm_);
   }
@@ -34,54 +35,148 @@ class Some {
   Some& operator=(const Some&) = delete;
   bool in() const { return in_; }
 
-  std::optional<MpiTransport> net;
+  mutable std::optional<MpiTransport> net;
 
  private:
   bool in_;
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-// Median over samples of the slowest member's time per call; the same number on every rank of the world.
-double time_call(Communicator& world, const Some& some, int64_t bytes, int64_t samples, const std::function<void()>& call) {
-  std::vector<double> seconds;
-  const int64_t calls = std::clamp<int64_t>((512 << 10) / std::max<int64_t>(bytes, 1), 1, 40);
-  for (int64_t s = 0; s < samples; ++s) {
-    world.barrier();
-    double mine = 0;
-    if (some.in()) {
-      call();
-      WallTimer timer;
-      for (int64_t i = 0; i < calls; ++i) call();
-      mine = timer.seconds() / static_cast<double>(calls);
+// Calls to be timed, each once per round: a slow minute of the machine then slows all of them alike, those that are fitted and those
+// that are predicted. A call's time is the median over rounds of its slowest member.
+class Rounds {
+ public:
+  // Returns the number under which seconds() will know it.
+  size_t add(const Some& some, int64_t bytes, std::function<void()> call) {
+    entries_.push_back({&some, std::clamp<int64_t>((512 << 10) / std::max<int64_t>(bytes, 1), 1, 40), std::move(call), {}});
+    return entries_.size() - 1;
+  }
+  void run(Communicator& world, int64_t rounds) {
+    for (int64_t round = 0; round < rounds; ++round) {
+      for (auto& entry : entries_) {
+        world.barrier();
+        double mine = 0;
+        if (entry.some->in()) {
+          entry.call();
+          WallTimer timer;
+          for (int64_t i = 0; i < entry.calls; ++i) entry.call();
+          mine = timer.seconds() / static_cast<double>(entry.calls);
+        }
+        entry.samples.push_back(mine);
+      }
     }
-    seconds.push_back(mine);
+    for (auto& entry : entries_) {
+      auto slowest = torch::tensor(entry.samples, torch::kFloat64);
+      world.all_reduce(slowest, ReduceOp::max);
+      entry.samples.assign(slowest.data_ptr<double>(), slowest.data_ptr<double>() + slowest.numel());
+    }
   }
-  auto slowest = torch::tensor(seconds, torch::kFloat64);
-  world.all_reduce(slowest, ReduceOp::max);
-  return slowest.median().item<double>();
+  double seconds(size_t number) const { return median(entries_[number].samples); }
+
+ private:
+  struct Entry {
+    const Some* some;
+    int64_t calls;
+    std::function<void()> call;
+    std::vector<double> samples;
+  };
+  std::vector<Entry> entries_;
+};
+
+// One step of a ring or a butterfly, for many sizes: all members pass `bytes` on at once, to the rank `shift` further on. What is sent was written by this core just
+// before, as in the algorithms: by the addition, or by the receive before. (Sending an untouched buffer again and again would flatter
+// the machine.) Sizes are 3 x 2^k, and so never those of the predictions.
+class StepProbe {
+ public:
+  StepProbe(Rounds& rounds, const Some& some, bool adding, int64_t first, int64_t largest, int shift = 1) {
+    for (int64_t bytes = first / 2 * 3; bytes <= 2 * largest; bytes *= 2) {
+      const auto data = std::make_shared<std::vector<float>>(bytes / 4), arrived = std::make_shared<std::vector<float>>(bytes / 4);
+      const auto call = [&some, adding, bytes, data, arrived, shift] {
+        const int rank = some.net->rank(), size = some.net->size();
+        some.net->send_recv((rank + shift) % size, data->data(), bytes, (rank + size - shift) % size, arrived->data(), bytes);
+        if (adding) reduce_into(data->data(), arrived->data(), data->size(), Dtype::float32, ReduceOp::sum);
+        else std::swap(*data, *arrived);
+      };
+      points_.emplace_back(bytes, rounds.add(some, bytes, call));
+    }
+  }
+  // `sharing` members send over one link: the bytes of a step are those of all of them.
+  std::vector<Point> points(const Rounds& rounds, int sharing = 1) const {
+    std::vector<Point> points;
+    for (const auto& [bytes, number] : points_) points.push_back({static_cast<double>(bytes * sharing), rounds.seconds(number)});
+    return points;
+  }
+
+ private:
+  std::vector<std::pair<int64_t, size_t>> points_;
+};
+
+// An all-reduce to be predicted and timed, for every fourth power of two.
+class Race {
+ public:
+  using Run = std::function<void(const Buffer&)>;
+  Race(Rounds& rounds, const Some& everybody, int rank, std::string name, const Run& run, int64_t first, int64_t largest) : name_(std::move(name)) {
+    const int ranks = everybody.net->size();
+    for (int64_t bytes = first; bytes <= largest; bytes *= 4) {
+      // Verify on exact input, then time.                                                                            data: (bytes / 4)
+      auto data = torch::full({bytes / 4}, static_cast<float>(rank + 1));
+      const Buffer buffer{data.data_ptr(), static_cast<size_t>(data.numel()), Dtype::float32};
+      run(buffer);
+      expect_equal_bits(name_, data, torch::full({bytes / 4}, static_cast<float>(ranks * (ranks + 1) / 2)));
+      data.zero_();
+      points_.emplace_back(bytes, rounds.add(everybody, bytes, [run, buffer, data] { run(buffer); }));
+    }
+  }
+
+  // Adds a line per size to the table and a row to the CSV; collects the errors.
+  std::vector<Point> report(Process& process, const Rounds& rounds, const std::function<double(double)>& predict, Table& table, std::vector<double>& errors) const {
+    std::vector<Point> times;
+    for (const auto& [bytes, number] : points_) {
+      const double measured = rounds.seconds(number), predicted = predict(static_cast<double>(bytes));
+      times.push_back({static_cast<double>(bytes), measured});
+      errors.push_back(std::abs(predicted / measured - 1));
+      table.add({name_, format_bytes(bytes), format_seconds(predicted), format_seconds(measured), fmt::format("{:+.0f}%", 100 * (predicted / measured - 1))});
+      Row row;
+      row.set("variant", name_).set("workload", "all_reduce").set("kind", "measured").set("dtype", "float32").set("bytes", bytes).set("median_s", measured);
+      row.set("predicted", predicted).set("measured", measured).set("unit", "s").set("transport", "MPI messages");
+      write_row(process, row);
+    }
+    return times;
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::pair<int64_t, size_t>> points_;
+};
+
+void print_table(const Process& process, const Table& table, const std::vector<double>& errors) {
+  if (process.is_root()) fmt::print("\n{}median absolute error {:.0f}% on {} predictions, none of them fitted\n", table.text(2), 100 * median(errors), errors.size());
 }
 
-// One step of a ring or a butterfly: all members pass `bytes` on at once. What is sent was written by this core just before, as in the
-// algorithms: by the addition, or by the receive before. (Sending an untouched buffer again and again would flatter the machine.)
-std::vector<Point> measure_step(Communicator& world, Some& some, bool adding, const std::vector<int64_t>& sizes, int64_t samples) {
-  std::vector<Point> points;
-  for (const int64_t bytes : sizes) {
-    std::vector<float> data(bytes / 4, 0.0f), arrived(bytes / 4, 0.0f);
-    const auto call = [&] {
-      const int rank = some.net->rank(), size = some.net->size();
-      some.net->send_recv((rank + 1) % size, data.data(), bytes, (rank + size - 1) % size, arrived.data(), bytes);
-      if (adding) reduce_into(data.data(), arrived.data(), data.size(), Dtype::float32, ReduceOp::sum);
-      else std::swap(data, arrived);
-    };
-    points.push_back({static_cast<double>(bytes), time_call(world, some, bytes, samples, call)});
-  }
-  return points;
-}
+const std::vector<std::string> header{"algorithm", "size", "predicted", "measured", "error"};
 
-std::vector<int64_t> every_fourth_power(int64_t first, int64_t last) {
-  std::vector<int64_t> sizes;
-  for (int64_t bytes = first; bytes <= last; bytes *= 4) sizes.push_back(bytes);
-  return sizes;
+// Several nodes: does the algorithm that knows of them beat the one that does not, and by as much as the model says?
+void compare_over_nodes(Process& process, const RawMpi& mpi, int64_t largest, int64_t rounds_wanted) {
+  const int per_node = process.local_size();
+  const Some neighbours(mpi, mpi.rank < 2), everybody(mpi, true);
+  TwoLevel levels(mpi, per_node);
+  Rounds rounds;
+  const StepProbe pass(rounds, neighbours, false, 4 << 10, largest), add(rounds, neighbours, true, 4 << 10, largest), across(rounds, everybody, false, 4 << 10, largest / 2, per_node);
+  const Race ring(rounds, everybody, mpi.rank, "ring", [&](const Buffer& b) { ring_all_reduce(*everybody.net, b, ReduceOp::sum); }, 128 << 10, largest);
+  const Race two(rounds, everybody, mpi.rank, "two-level", [&](const Buffer& b) { two_level_all_reduce(*levels.inner, *levels.outer, b, ReduceOp::sum); }, 128 << 10, largest);
+  if (process.options().verify_only) return;
+  rounds.run(process.world(), rounds_wanted);
+  const TwoLevelModel model{{Step(pass.points(rounds)), Step(add.points(rounds)), static_cast<double>(per_node)}, PiecewiseLine(across.points(rounds, per_node)), process.nodes(), per_node};
+  if (process.is_root()) fmt::print("inside a node {}\nfrom node to node {}\n", model.inside.pass.alone.text(), model.link.text());
+  Table table(header);
+  std::vector<double> errors;
+  const auto flat = ring.report(process, rounds, [&](double n) { return model.ring(n); }, table, errors);
+  const auto levelled = two.report(process, rounds, [&](double n) { return model.two_level(n); }, table, errors);
+  print_table(process, table, errors);
+  for (size_t i = 0; process.is_root() && i < flat.size(); ++i) {
+    const double n = flat[i].bytes, measured = flat[i].seconds / levelled[i].seconds, predicted = model.ring(n) / model.two_level(n);
+    fmt::print("{:>10}: two-level is {:.2f}x as fast as the ring, predicted {:.2f}x ({:+.0f}%)\n", format_bytes(static_cast<int64_t>(n)), measured, predicted, 100 * (predicted / measured - 1));
+  }
 }
 
 }  // namespace
@@ -103,56 +198,43 @@ int main(int argc, char** argv) {
       return;
     }
     if (options.quick) largest = std::min<int64_t>(largest, 256 << 10);
-    const int64_t samples = options.steps_or(15, 3);
+    const int64_t rounds_wanted = options.steps_or(15, 3);
+    if (process.nodes() > 1 && process.local_size() > 1) return compare_over_nodes(process, mpi, largest, rounds_wanted);
 
-    // 3. Fit on two ranks: sizes 16 B, 64 B, 256 B, ... If ranks must share cores, three ranks tell how much that costs.
-    const auto fitted = every_fourth_power(16, largest);
-    Some two(mpi, 2);
-    CostModel model{PiecewiseLine(measure_step(world, two, false, fitted, samples)), PiecewiseLine(measure_step(world, two, true, fitted, samples))};
-    model.cores = std::min<double>(std::thread::hardware_concurrency(), mpi.size);
-    if (mpi.size > 3 && mpi.size > model.cores) {
-      Some three(mpi, 3);
-      std::vector<double> ratios;
-      for (const Point& point : measure_step(world, three, true, fitted, samples)) ratios.push_back(point.seconds / model.add(point.bytes));
-      model.contention_slope = std::max(0.0, (median(ratios) - 1) / (3 / model.cores - 1));
-    }
-    if (process.is_root()) {
-      fmt::print("pass on   {}\npass, add {}\n", model.pass.text(), model.add.text());
-      fmt::print("cores     {:g} for {} ranks: everything takes {:.2f}x as long\n\n", model.cores, mpi.size, model.contention(mpi.size));
+    // 3. What will be fitted: the two kinds of steps on two ranks; if ranks must share cores, also on three, which tells what that costs.
+    const int p = mpi.size;
+    const double cores = std::min<double>(std::thread::hardware_concurrency(), p);
+    const bool crowded = p > 3 && cores < 3;
+    const Some two(mpi, mpi.rank < 2), three(mpi, mpi.rank < 3), everybody(mpi, true);
+    Rounds rounds;
+    const StepProbe pass(rounds, two, false, 16, largest), add(rounds, two, true, 16, largest);
+    std::optional<StepProbe> pass3, add3;
+    if (crowded) pass3.emplace(rounds, three, false, 16, largest), add3.emplace(rounds, three, true, 16, largest);
+
+    // 4. What will be predicted: other sizes, on all ranks. Verified now, timed in the same rounds.
+    Transport& net = *everybody.net;
+    const Race ring(rounds, everybody, mpi.rank, "ring", [&](const Buffer& b) { ring_all_reduce(net, b, ReduceOp::sum); }, 128, largest);
+    const Race doubling(rounds, everybody, mpi.rank, "recursive doubling", [&](const Buffer& b) { recursive_doubling_all_reduce(net, b, ReduceOp::sum); }, 128, largest);
+    const Race halving(rounds, everybody, mpi.rank, "Rabenseifner", [&](const Buffer& b) { rabenseifner_all_reduce(net, b, ReduceOp::sum); }, 128, largest);
+    if (options.verify_only) return;
+    rounds.run(world, rounds_wanted);
+
+    // 5. Fit.
+    CostModel model{Step(pass.points(rounds)), Step(add.points(rounds)), cores};
+    if (process.is_root()) fmt::print("pass on   {}\npass, add {}\n", model.pass.alone.text(), model.add.alone.text());
+    if (crowded) {
+      model.pass.crowded = PiecewiseLine(pass3->points(rounds));
+      model.add.crowded = PiecewiseLine(add3->points(rounds));
+      model.pass.crowd = model.add.crowd = std::ceil(3 / cores);
+      if (process.is_root()) fmt::print("with {:g} ranks on the busiest core\npass on   {}\npass, add {}\n", model.pass.crowd, model.pass.crowded->text(), model.add.crowded->text());
     }
 
-    // 4. Predict and measure what was not fitted: sizes between the fitted ones, on all ranks.
-    struct Algorithm {
-      std::string name;
-      void (*run)(Transport&, const Buffer&, ReduceOp);
-      double (CostModel::*predict)(double, int) const;
-    };
-    const std::vector<Algorithm> algorithms{{"ring", ring_all_reduce, &CostModel::ring},
-                                            {"recursive doubling", recursive_doubling_all_reduce, &CostModel::recursive_doubling},
-                                            {"Rabenseifner", rabenseifner_all_reduce, &CostModel::rabenseifner}};
-    Some everybody(mpi, mpi.size);
-    Table table({"algorithm", "size", "predicted", "measured", "error"});
+    // 6. Predict, and report beside what was measured.
+    Table table(header);
     std::vector<double> errors;
-    for (const auto& algorithm : algorithms) {
-      for (const int64_t bytes : every_fourth_power(128, largest)) {
-        // Verify on exact input, then time.                                                                          data: (bytes / 4)
-        auto data = torch::full({bytes / 4}, static_cast<float>(mpi.rank + 1));
-        const Buffer buffer{data.data_ptr(), static_cast<size_t>(data.numel()), Dtype::float32};
-        algorithm.run(*everybody.net, buffer, ReduceOp::sum);
-        expect_equal_bits(algorithm.name, data, torch::full({bytes / 4}, static_cast<float>(mpi.size * (mpi.size + 1) / 2)));
-        if (options.verify_only) continue;
-        const double measured = time_call(world, everybody, bytes, samples, [&] { algorithm.run(*everybody.net, buffer, ReduceOp::sum); });
-        const double predicted = (model.*algorithm.predict)(static_cast<double>(bytes), mpi.size);
-        errors.push_back(std::abs(predicted / measured - 1));
-        table.add({algorithm.name, format_bytes(bytes), format_seconds(predicted), format_seconds(measured), fmt::format("{:+.0f}%", 100 * (predicted / measured - 1))});
-        Row row;
-        row.set("variant", algorithm.name).set("workload", "all_reduce").set("kind", "measured").set("dtype", "float32").set("bytes", bytes).set("median_s", measured);
-        row.set("predicted", predicted).set("measured", measured).set("unit", "s").set("iterations", samples).set("transport", "MPI messages");
-        write_row(process, row);
-      }
-    }
-
-    // 5. Report.
-    if (process.is_root() && !errors.empty()) fmt::print("{}median absolute error {:.0f}% on {} predictions, none of them fitted\n", table.text(2), 100 * median(errors), errors.size());
+    ring.report(process, rounds, [&](double n) { return model.ring(n, p); }, table, errors);
+    doubling.report(process, rounds, [&](double n) { return model.recursive_doubling(n, p); }, table, errors);
+    halving.report(process, rounds, [&](double n) { return model.rabenseifner(n, p); }, table, errors);
+    print_table(process, table, errors);
   });
 }

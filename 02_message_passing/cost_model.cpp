@@ -34,7 +34,7 @@ Line fit(const Point* begin, const Point* end) {
 
 }  // namespace
 
-// Tries every way to cut the points into up to three ranges of at least three points, and keeps the one with the smallest error.
+// Tries every way to cut the points into up to four ranges of at least three points, and keeps the one with the smallest error.
 PiecewiseLine::PiecewiseLine(std::vector<Point> points) {
   if (points.size() < 3) throw usage_error("fitting a cost model", "needs three sizes or more");
   std::sort(points.begin(), points.end(), [](const Point& x, const Point& y) { return x.bytes < y.bytes; });
@@ -56,7 +56,10 @@ PiecewiseLine::PiecewiseLine(std::vector<Point> points) {
   consider({n});
   for (size_t i = least; i + least <= n; ++i) {
     consider({i, n});
-    for (size_t j = i + least; j + least <= n; ++j) consider({i, j, n});
+    for (size_t j = i + least; j + least <= n; ++j) {
+      consider({i, j, n});
+      for (size_t k = j + least; k + least <= n; ++k) consider({i, j, k, n});
+    }
   }
 }
 
@@ -75,22 +78,38 @@ std::string PiecewiseLine::text() const {
   return text;
 }
 
+double Step::operator()(double bytes, double ranks_on_core) const {
+  const double free = alone(bytes);
+  if (!crowded || ranks_on_core <= 1) return free;
+  return free + std::max(0.0, (*crowded)(bytes)-free) * (ranks_on_core - 1) / (crowd - 1);
+}
+
 double CostModel::ring(double n, int p) const {
   if (p == 1) return 0;
-  return contention(p) * (p - 1) * (add(n / p) + pass(n / p));
+  return (p - 1) * (add(n / p, load(p)) + pass(n / p, load(p)));
 }
 
 double CostModel::recursive_doubling(double n, int p) const {
   const int players = static_cast<int>(std::bit_floor(static_cast<unsigned>(p))), rounds = std::countr_zero(static_cast<unsigned>(players));
-  const double fold = players == p ? 0 : add(n) + pass(n);
-  return contention(p) * (rounds * add(n) + fold);
+  const double fold = players == p ? 0 : add(n, load(p)) + pass(n, load(p));
+  return rounds * add(n, load(p)) + fold;
 }
 
 double CostModel::rabenseifner(double n, int p) const {
   const int players = static_cast<int>(std::bit_floor(static_cast<unsigned>(p)));
-  double total = players == p ? 0 : add(n) + pass(n);
-  for (int parts = 2; parts <= players; parts *= 2) total += add(n / parts) + pass(n / parts);
-  return contention(p) * total;
+  double total = players == p ? 0 : add(n, load(p)) + pass(n, load(p));
+  for (int parts = 2; parts <= players; parts *= 2) total += add(n / parts, load(p)) + pass(n / parts, load(p));
+  return total;
+}
+
+double TwoLevelModel::ring(double n) const {
+  const int p = nodes * per_node;
+  return 2 * (p - 1) * link(n / p);
+}
+
+double TwoLevelModel::two_level(double n) const {
+  const double between = 2 * (nodes - 1) * link(n / nodes);  // g ranks x n/(g k) bytes each, on one link
+  return inside.ring(n, per_node) + between;
 }
 
 }  // namespace manyranks

@@ -4,9 +4,9 @@
 
 #include "kernels/kernels.hpp"
 
-// target_clones works through ifunc resolvers, which run before a sanitizer is ready.
+// haswell is AVX2 with fused multiply-adds, which "avx2" alone leaves out. target_clones works through ifunc resolvers, which run before a sanitizer is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MANYRANKS_SANITIZE)
-#define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
 #else
 #define MANYRANKS_CLONES
 #endif

@@ -174,9 +174,10 @@ void Process::end_job(const Error& error) {
   const int code = static_cast<int>(error.code);
   const std::string line = error_line(error, rank(), std::max(1, world_size()), host_, step_);
   std::fflush(stdout);
-  // Peers often find the same fault at the same moment: the first one speaks and ends the job, the others wait for it.
+  // Peers often find the same fault at the same moment: the first one speaks and ends the job. With MPI the others wait for its
+  // MPI_Abort; without, they end by themselves, before the first one ends them by force (end_peers) and their exit code is a signal's.
   if (world_ && !world_->claim_failure(code, line)) {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::this_thread::sleep_for(std::chrono::milliseconds(mpi_started_ ? 3000 : 200));
     _exit(code);
   }
   if (!rendezvous_) let_root_speak_first();

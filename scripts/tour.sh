@@ -79,9 +79,10 @@ say "Read on: $last/README.md"
 
 say "Measure: the quick sweep"
 echo "Every benchmark, repeated, by turns, so that noise shows as spread."
-python scripts/sweep.py --quick --results results/tour
+results=results/tour-$(git describe --always --dirty 2>/dev/null || echo here)   # one folder per commit: a report never mixes two
+python scripts/sweep.py --quick --results "$results"
 say "Look: the report"
-python scripts/report.py results/tour --out results/tour/report.html
-page=$PWD/results/tour/report.html
+page=$PWD/$results/report.html
+python scripts/report.py "$results" --out "$page" || [ $? = 1 ]   # 1: it left something out, and says so
 echo "The report: $page"
 if [ -n "${DISPLAY:-}${WAYLAND_DISPLAY:-}" ] && command -v xdg-open >/dev/null; then xdg-open "$page" >/dev/null 2>&1 || true; fi

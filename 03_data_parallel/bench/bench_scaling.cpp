@@ -164,9 +164,14 @@ void verify(const std::vector<std::unique_ptr<Contender>>& contenders, const Con
     if (!contender->exchanges()) continue;
     const auto got = contender->strategy->gather_parameters();
     const bool bits = one_host && !contender->name.starts_with("reducer");
-    for (size_t i = 0; i < got.size(); ++i)
-      if (bits ? !torch::equal(got[i], expected[i]) : !torch::allclose(got[i], expected[i], 1e-2, 1e-4))
-        throw verify_error("bench_scaling", fmt::format("parameter {} of {} differs from ddp's after 2 steps", i, contender->name));
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (bits && !torch::equal(got[i], expected[i])) throw verify_error("bench_scaling", fmt::format("parameter {} of {} differs from ddp's after 2 steps", i, contender->name));
+      difference += (got[i] - expected[i]).square().sum().item<double>(), norm += expected[i].square().sum().item<double>();
+    }
+    // As a whole, not element by element: where a gradient is nearly zero, Adam's first steps turn its last bit into the whole step's sign.
+    if (std::sqrt(difference / norm) > 1e-3)
+      throw verify_error("bench_scaling", fmt::format("parameters of {} differ from ddp's by {:.1e} of their norm after 2 steps", contender->name, std::sqrt(difference / norm)));
   }
 }
 
@@ -239,7 +244,9 @@ int main(int argc, char** argv) {
         Row row;
         fill(row, world);
         fill(row, Timing{step_s, quantile(contender->rounds, 0.95), contender->rounds});
-        row.set("variant", contender->name).set("workload", kind).set("kind", "measured").set("scaling", scaling).set("dtype", "float32");
+        // What does not train on all ranks together is a reference, and no point of a scaling curve.
+        const bool reference = contender->name == "single" || contender->name == "alone" || contender->name == "comm";
+        row.set("variant", contender->name).set("workload", kind).set("kind", "measured").set("scaling", reference ? std::string() : scaling).set("dtype", "float32");
         row.set("batch", workload.batch_size()).set("global_batch", workload.batch_size() * static_cast<int64_t>(ranks));
         row.set("rate", static_cast<double>(workload.batch_size()) * ranks / step_s).set("rate_unit", "samples/s");
         if (contender->python) {

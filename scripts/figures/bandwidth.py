@@ -5,8 +5,14 @@ from figures import style
 SERIES = ("variant", "backend", "transport", "lesson", "dtype")
 
 
+IN_PLACE = ", in place"
+
+
 def groups_of(rows):
+    """One group per figure. What was measured both ways is drawn out of place only: twice as many lines would say little more."""
     chosen = [row for row in rows if row["bytes"] and row["busbw_GBs"]]
+    both = {(row["workload"], row["ranks"], row["variant"]) for row in chosen}
+    chosen = [row for row in chosen if (row["workload"], row["ranks"], row["variant"].removesuffix(IN_PLACE)) not in both or not row["variant"].endswith(IN_PLACE)]
     return list(results.grouped(chosen, lambda row: (row["workload"], row["ranks"], row["nodes"], row["device"], row["gpu"], row["kind"])).values())
 
 

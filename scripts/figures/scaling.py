@@ -117,17 +117,19 @@ def draw_step(rows, words):
     bars.sort(key=lambda group: group[0]["ranks"])
     variants_of = results.grouped((group[0] for group in bars), lambda row: tuple(row[column] for column in SERIES))
     names = dict(zip(variants_of, style.labels_of(list(variants_of.values()), SERIES)))
-    labels = [f"{names[tuple(group[0][column] for column in SERIES)]}\n{group[0]['ranks']} rank{'s' if group[0]['ranks'] > 1 else ''}"
+    many = len(bars) > 8  # then the labels stand upright, on one line
+    labels = [f"{names[tuple(group[0][column] for column in SERIES)]}{', ' if many else chr(10)}{group[0]['ranks']} rank{'s' if group[0]['ranks'] > 1 else ''}"
               f"{'*' if group[0]['oversubscribed'] else ''}" for group in bars]
     factor, unit = style.seconds_scale([row["median_s"] for row in rows])
     panel = style.Panel("variant and ranks", f"time per step ({unit})", unit, interval=True)
-    figure, (ax,) = style.axes(1, width=max(5.0, 1.0 + len(bars) * (0.35 + 0.055 * max(map(len, names.values())))), height=3.6)
+    wide = 0.28 if many else 0.35 + 0.055 * max(map(len, names.values()))
+    figure, (ax,) = style.axes(1, width=max(5.0, 1.0 + len(bars) * wide), height=3.6)
     draw_stacks(ax, bars, panel, factor)
     totals = [step_seconds(group) for group in bars]
     ax.plot(range(len(bars)), [total.median * factor for total in totals], linestyle="none", marker="_", markersize=12, color="black", gid="points:step")
     style.intervals(ax, range(len(bars)), totals, factor)
     panel.repeats = {"step": [total.n for total in totals]}
-    ax.set_xticks(range(len(bars)), labels, fontsize=7.5)
+    ax.set_xticks(range(len(bars)), labels, fontsize=7.5, rotation=90 if many else 0)
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
     ax.grid(axis="x", visible=False)
     title = f"Where a step of {first['workload'] or first['lesson']} spends its time" + (f" ({', '.join(words)})" if words else "")

@@ -24,10 +24,17 @@ def times(rows):
     return [(ranks, results.summary(row["median_s"] for row in groups[ranks]), any(row["oversubscribed"] for row in groups[ranks])) for ranks in sorted(groups)]
 
 
+def columns_of(rows):
+    """What tells two curves apart. One rank has no transport: where all others have the same, it is no difference."""
+    transports = {row["transport"] for row in rows if row["ranks"] != 1}
+    return tuple(column for column in SERIES if column != "transport" or len(transports) > 1)
+
+
 def variants(rows):
     """{label: [(ranks, Point, oversubscribed)]}"""
-    groups = list(results.grouped(rows, lambda row: tuple(row[column] for column in SERIES)).values())
-    return dict(zip(style.labels_of(groups, SERIES), map(times, groups)))
+    columns = columns_of(rows)
+    groups = list(results.grouped(rows, lambda row: tuple(row[column] for column in columns)).values())
+    return dict(zip(style.labels_of(groups, columns), map(times, groups)))
 
 
 def baseline(series):
@@ -100,7 +107,8 @@ def draw(rows, words):
 
 
 def step_groups(rows):
-    chosen = [row for row in rows if row["median_s"] and any(row[part] is not None for part in PARTS)]
+    """Without its compute time, a step is no picture of where the time goes."""
+    chosen = [row for row in rows if row["median_s"] and row["compute_s"] is not None]
     return list(results.grouped(chosen, lambda row: (row["chapter"], setting(row))).values())
 
 
@@ -112,13 +120,13 @@ def step_figures(rows):
 
 
 def draw_step(rows, words):
-    first = rows[0]
-    bars = list(results.grouped(rows, lambda row: (row["ranks"], *(row[column] for column in SERIES))).values())
+    first, columns = rows[0], columns_of(rows)
+    bars = list(results.grouped(rows, lambda row: (row["ranks"], *(row[column] for column in columns))).values())
     bars.sort(key=lambda group: group[0]["ranks"])
-    variants_of = results.grouped((group[0] for group in bars), lambda row: tuple(row[column] for column in SERIES))
-    names = dict(zip(variants_of, style.labels_of(list(variants_of.values()), SERIES)))
+    variants_of = results.grouped((group[0] for group in bars), lambda row: tuple(row[column] for column in columns))
+    names = dict(zip(variants_of, style.labels_of(list(variants_of.values()), columns)))
     many = len(bars) > 8  # then the labels stand upright, on one line
-    labels = [f"{names[tuple(group[0][column] for column in SERIES)]}{', ' if many else chr(10)}{group[0]['ranks']} rank{'s' if group[0]['ranks'] > 1 else ''}"
+    labels = [f"{names[tuple(group[0][column] for column in columns)]}{', ' if many else chr(10)}{group[0]['ranks']} rank{'s' if group[0]['ranks'] > 1 else ''}"
               f"{'*' if group[0]['oversubscribed'] else ''}" for group in bars]
     factor, unit = style.seconds_scale([row["median_s"] for row in rows])
     panel = style.Panel("variant and ranks", f"time per step ({unit})", unit, interval=True)

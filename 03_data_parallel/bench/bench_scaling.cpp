@@ -229,8 +229,10 @@ int main(int argc, char** argv) {
         }
       // 4. Report.
       Table table({"strategy", "step", "speed-up", "of alone", "ddp is", "exposed", "of comm", "optimiser", "sent", "held", "peak"});
+      // `alone` and `single` are one model and one optimiser: its sums are over the steps of both.
+      const auto steps_of = [&](const Contender* of) { return static_cast<double>(std::max<int64_t>(1, of->steps + (of == alone && single && single->strategy == alone->strategy ? single->steps : 0))); };
       for (const auto& contender : contenders) {
-        const double step_s = median(contender->rounds), steps_done = static_cast<double>(std::max<int64_t>(1, contender->steps + (contender.get() == alone && single && single->strategy == alone->strategy ? single->steps : 0)));
+        const double step_s = median(contender->rounds), steps_done = steps_of(contender.get());
         const bool one = contender->name == "single", compared = alone && !one && contender.get() != alone && contender.get() != comm;
         const double ranks = one ? 1 : world.size();
         const auto exposed = compared ? paired(contender.get(), alone, std::minus<>()) : std::vector<double>();
@@ -254,7 +256,8 @@ int main(int argc, char** argv) {
         } else {
           row.set("sent_bytes", contender->sent).set("peak_bytes", contender->peak).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
         }
-        if (compared) row.set("compute_s", median(alone->rounds)).set("exposed_comm_s", median(exposed));
+        // compute: the step without communication, less its optimiser, which has a column of its own.
+        if (compared) row.set("compute_s", std::max(0.0, median(alone->rounds) - alone->optimizer_s / steps_of(alone))).set("exposed_comm_s", median(exposed));
         write_row(process, row);
         write_samples(process, contender->name, contender->rounds);
       }

@@ -254,7 +254,8 @@ int main(int argc, char** argv) {
         if (contender->python) {
           row.set("backend", "gloo").set("transport", "TCP (PyTorch " + contender->python->version() + ")");
         } else {
-          row.set("sent_bytes", contender->sent).set("peak_bytes", contender->peak).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
+          if (!contender->name.starts_with("reducer")) row.set("peak_bytes", contender->peak);  // its buckets and state are not all of our making: not counted
+          row.set("sent_bytes", contender->sent).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
         }
         // compute: the step without communication, less its optimiser, which has a column of its own.
         if (compared) row.set("compute_s", std::max(0.0, median(alone->rounds) - alone->optimizer_s / steps_of(alone))).set("exposed_comm_s", median(exposed));

@@ -4,7 +4,7 @@ import re
 import results
 from figures import bandwidth, memory, pipeline, predictions, scaling, strategies, style, training
 
-RIVAL = re.compile(r"mpi_|pytorch|torch|gloo|nccl|c10d|reducer|horovod", re.IGNORECASE)
+RIVAL = re.compile(r"^mpi\b|mpi_|pytorch|torch|gloo|nccl|c10d|reducer|horovod", re.IGNORECASE)
 
 
 def kind(rows):
@@ -78,7 +78,8 @@ def bandwidth_findings(rows):
     for group in bandwidth.groups_of(rows):
         series = bandwidth.series_of(group)
         size = max(points[-1][0] for points in series.values())
-        at = {label: points[-1][1] for label, points in series.items() if points[-1][0] == size}
+        # A bound is no contender: nobody can reach it, and nobody does.
+        at = {label: points[-1][1] for label, points in series.items() if points[-1][0] == size and "(bound)" not in label}
         over = ", oversubscribed" if any(row["oversubscribed"] for row in group) else ""
         best = lambda labels: max(labels, key=lambda label: at[label].median, default=None)  # noqa: E731
         ours, rival = best([label for label in at if not RIVAL.search(label)]), best([label for label in at if RIVAL.search(label)])

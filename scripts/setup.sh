@@ -99,7 +99,7 @@ install_packages() {
   $as_root apt-get update -qq || fail "apt-get update failed: check the network and the sources of apt, then run this again."
   local package known=""
   for package in $missing; do   # Ubuntu has no chromium to install with apt: the one test that wants it is skipped there, and says so
-    if grep -qx "$package" scripts/packages-debian-test.txt && ! apt-cache policy "$package" | grep -q 'Candidate: [^(]'; then
+    if grep -qx "$package" scripts/packages-debian-test.txt && ! [[ $(apt-cache policy "$package") =~ Candidate:\ [^\(] ]]; then
       say "$package is not in this distribution: the tests that need it will be skipped"
     else known+="$package "; fi
   done

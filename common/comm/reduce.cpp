@@ -113,7 +113,7 @@ constexpr size_t block = 2048;  // elements: the accumulator of a long chain sta
 template <class T, ReduceOp op>
 inline void chain(T* out, const T* const* in, int inputs, size_t count) {
   if (inputs == 1) {
-    if (out != in[0]) std::memcpy(out, in[0], count * sizeof(T));
+    if (count && out != in[0]) std::memcpy(out, in[0], count * sizeof(T));  // an empty tensor has no address
     return;
   }
   if (inputs == 2) return loop2<T, op>(out, in[0], in[1], count);

@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     Options options("01_single_gpu/02_profile", "the parts of a step, the roofline, and MFU");
     Workload workload(options);
     double spec_gflops = 0;
-    options.app().add_option("--spec-gflops", spec_gflops, "peak GFLOP/s by the data sheet, for MFU against it; 0: not known");
+    options.add("--spec-gflops", spec_gflops, "peak GFLOP/s by the data sheet, for MFU against it; 0: not known");
     process.start(options);
     workload.open(process);
 

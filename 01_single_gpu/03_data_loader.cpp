@@ -97,8 +97,8 @@ int main(int argc, char** argv) {
     Options options("01_single_gpu/03_data_loader", "threads that run ahead of the training loop");
     Workload workload(options);
     int most_workers = 2, prefetch = 2;
-    options.app().add_option("--workers", most_workers, "threads at most")->check(CLI::Range(1, 256));
-    options.app().add_option("--prefetch", prefetch, "batches made ahead")->check(CLI::Range(1, 64));
+    options.add("--workers", most_workers, "threads at most").between(1, 256);
+    options.add("--prefetch", prefetch, "batches made ahead").between(1, 64);
     process.start(options);
     workload.open(process);
 

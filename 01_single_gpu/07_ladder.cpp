@@ -140,8 +140,8 @@ int main(int argc, char** argv) {
     Workload workload(options);
     int workers = 1;
     int64_t large_batch = 64;
-    options.app().add_option("--workers", workers, "loader threads from the second rung on")->check(CLI::Range(1, 256));
-    options.app().add_option("--large-batch", large_batch, "batch of the rung that enlarges it")->check(CLI::PositiveNumber);
+    options.add("--workers", workers, "loader threads from the second rung on").between(1, 256);
+    options.add("--large-batch", large_batch, "batch of the rung that enlarges it").positive();
     process.start(options);
     workload.open(process);
     if (options.quick) large_batch = 8;

@@ -95,10 +95,10 @@ void Batches::pause() {
 }
 
 Workload::Workload(Options& options) : options_(options) {
-  options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember({"mlp", "convnet", "resnet18", "resnet50", "vgg11"}));
-  options.app().add_option("--image", image_, "pixels a side that the model sees")->check(CLI::Range(8, 1024));
-  options.app().add_option("--monitor", monitor_file_, "write device utilisation, memory and power to this CSV file");
-  options.app().add_option("--tensorboard", tensorboard_, "write event files to this folder");
+  options.add("--model", kind, "what to train").one_of({"mlp", "convnet", "resnet18", "resnet50", "vgg11"});
+  options.add("--image", image_, "pixels a side that the model sees").between(8, 1024);
+  options.add("--monitor", monitor_file_, "write device utilisation, memory and power to this CSV file");
+  options.add("--tensorboard", tensorboard_, "write event files to this folder");
 }
 
 void Workload::open(Process& process) {

@@ -22,9 +22,9 @@ int main(int argc, char** argv) {
     // 1. Options: the shape of a cluster that you would like to see.
     Options options("02_message_passing/01_ranks", "who am I: ranks, nodes and devices");
     ClusterShape imagined{0, 0, 0};
-    options.app().add_option("--nodes", imagined.nodes, "draw the map of a cluster with this many nodes");
-    options.app().add_option("--gpus", imagined.gpus_per_node, "GPUs per node of that cluster");
-    options.app().add_option("--processes", imagined.processes_per_node, "processes per node; 0: one per GPU");
+    options.add("--nodes", imagined.nodes, "draw the map of a cluster with this many nodes");
+    options.add("--gpus", imagined.gpus_per_node, "GPUs per node of that cluster");
+    options.add("--processes", imagined.processes_per_node, "processes per node; 0: one per GPU");
 
     // 2. Launch: the launcher's variables (or MPI_Init) say who I am; the peers say which host they are on.
     process.start(options);

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     // 1. Launch.
     Options options("02_message_passing/03_collectives", "nine collectives on MPI and NCCL");
     int n = 1000;
-    options.app().add_option("--count", n, "elements per rank")->check(CLI::Range(1, 1 << 20));
+    options.add("--count", n, "elements per rank").between(1, 1 << 20);
     process.start(options);
     const RawMpi mpi(process);
     const int rank = mpi.rank, size = mpi.size, root = size - 1;  // not 0: a forgotten root then shows

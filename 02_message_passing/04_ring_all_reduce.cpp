@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
     // 1. Options and launch.
     Options options("02_message_passing/04_ring_all_reduce", "the ring all-reduce, by hand");
     int64_t chunk = 256 << 10;
-    options.app().add_option("--chunk", chunk, "bytes per message")->check(CLI::Range(int64_t{4}, int64_t{1} << 30));
+    options.add("--chunk", chunk, "bytes per message").between(int64_t{4}, int64_t{1} << 30);
     process.start(options);
     const RawMpi mpi(process);
     const int p = mpi.size;

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     // 1. Options.
     Options options("02_message_passing/05_better_all_reduce", "five all-reduces: which wins at what size");
     int64_t largest = 16 << 20;
-    options.app().add_option("--max-bytes", largest, "largest size")->transform(CLI::AsSizeValue(false));
+    options.add("--max-bytes", largest, "largest size").in_bytes();
 
     // 2. Launch: bare MPI messages under the first four, the Communicator for the last.
     process.start(options);

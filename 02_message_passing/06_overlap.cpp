@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
     // 1. Options.
     Options options("02_message_passing/06_overlap", "hide communication behind computation");
     int64_t bytes = 16 << 20;
-    options.app().add_option("--bytes", bytes, "size of the message")->transform(CLI::AsSizeValue(false));
+    options.add("--bytes", bytes, "size of the message").in_bytes();
 
     // 2. Launch.
     process.start(options);

@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
     // 1. Options.
     Options options("02_message_passing/07_cost_model", "fit latency and bandwidth, predict every algorithm");
     int64_t largest = 8 << 20;
-    options.app().add_option("--max-bytes", largest, "largest size predicted")->transform(CLI::AsSizeValue(false));
+    options.add("--max-bytes", largest, "largest size predicted").in_bytes();
 
     // 2. Launch.
     process.start(options);

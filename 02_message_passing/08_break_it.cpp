@@ -102,8 +102,8 @@ int main(int argc, char** argv) {
     Options options("02_message_passing/08_break_it", "four mistakes, with bare MPI and with our checks");
     std::string fault;
     bool bare = false;
-    options.app().add_option("--fault", fault, "run only this one, here and now")->check(CLI::IsMember({"mismatch", "missing", "dtype", "seed"}));
-    options.app().add_flag("--bare", bare, "with bare MPI");
+    options.add("--fault", fault, "run only this one, here and now").one_of({"mismatch", "missing", "dtype", "seed"});
+    options.add("--bare", bare, "with bare MPI");
 
     // 2. Launch. With --fault this rank takes part in the accident itself.
     process.start(options);

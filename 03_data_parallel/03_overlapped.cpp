@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/03_overlapped", "all-reduces that start during backward, bucket by bucket");
     Workload workload(options);
     double bucket_mb = 25, first_bucket_mb = 1;
-    options.app().add_option("--bucket-mb", bucket_mb, "size of a bucket, MiB")->check(CLI::PositiveNumber);
-    options.app().add_option("--first-bucket-mb", first_bucket_mb, "size of the first: small, so that communication starts early");
+    options.add("--bucket-mb", bucket_mb, "size of a bucket, MiB").positive();
+    options.add("--first-bucket-mb", first_bucket_mb, "size of the first: small, so that communication starts early");
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();

@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/04_no_sync", "gradient accumulation: k microbatches, one exchange");
     Workload workload(options);
     int64_t microbatches = 4;
-    options.app().add_option("--microbatches", microbatches, "batches between two exchanges")->check(CLI::PositiveNumber);
+    options.add("--microbatches", microbatches, "batches between two exchanges").positive();
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();

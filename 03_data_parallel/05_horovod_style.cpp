@@ -26,9 +26,9 @@ int main(int argc, char** argv) {
     Workload workload(options);
     FusionOptions fusion;
     double fusion_mb = 128;
-    options.app().add_option("--cycle-ms", fusion.cycle_ms, "how often the ranks agree on what is ready")->check(CLI::NonNegativeNumber);
-    options.app().add_option("--fusion-mb", fusion_mb, "size of the fusion buffer, MiB")->check(CLI::PositiveNumber);
-    options.app().add_flag("--fp16", fusion.fp16, "send half precision: half the bytes, 11 bits of each gradient");
+    options.add("--cycle-ms", fusion.cycle_ms, "how often the ranks agree on what is ready").not_negative();
+    options.add("--fusion-mb", fusion_mb, "size of the fusion buffer, MiB").positive();
+    options.add("--fp16", fusion.fp16, "send half precision: half the bytes, 11 bits of each gradient");
     process.start(options);
     workload.device = process.device();
     fusion.fusion_bytes = static_cast<int64_t>(fusion_mb * (1 << 20));

@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/07_zero2", "ZeRO-2: optimiser state and gradients in N shards");
     Workload workload(options);
     double bucket_mb = 1;
-    options.app().add_option("--bucket-mb", bucket_mb, "the two gradient buffers together, MiB")->check(CLI::PositiveNumber);
+    options.add("--bucket-mb", bucket_mb, "the two gradient buffers together, MiB").positive();
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/08_zero3", "ZeRO-3: everything in N shards, gathered unit by unit");
     Workload workload(options);
     double bucket_mb = 1;
-    options.app().add_option("--bucket-mb", bucket_mb, "the two gradient buffers together, MiB")->check(CLI::PositiveNumber);
+    options.add("--bucket-mb", bucket_mb, "the two gradient buffers together, MiB").positive();
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();

@@ -74,8 +74,8 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/09_compression", "half precision and PowerSGD: bytes saved against loss reached");
     int64_t rank = 2;
     bool no_feedback = false;
-    options.app().add_option("--rank", rank, "columns of PowerSGD's two matrices")->check(CLI::PositiveNumber);
-    options.app().add_flag("--no-feedback", no_feedback, "forget what was not sent");
+    options.add("--rank", rank, "columns of PowerSGD's two matrices").positive();
+    options.add("--no-feedback", no_feedback, "forget what was not sent");
     process.start(options);
     Communicator& world = process.world();
     const int64_t steps = options.steps_or(200, 20), batch = options.batch_or(32);

@@ -45,9 +45,9 @@ int main(int argc, char** argv) {
     Options options("03_data_parallel/10_large_batch", "batch size, learning rate and warm-up");
     int64_t epochs = 4, size = 16384;
     double base_rate = 0.01;
-    options.app().add_option("--epochs", epochs, "passes over the data, the same for every batch")->check(CLI::PositiveNumber);
-    options.app().add_option("--samples-per-epoch", size, "training samples")->check(CLI::PositiveNumber);
-    options.app().add_option("--base-rate", base_rate, "learning rate for a batch of 64")->check(CLI::PositiveNumber);
+    options.add("--epochs", epochs, "passes over the data, the same for every batch").positive();
+    options.add("--samples-per-epoch", size, "training samples").positive();
+    options.add("--base-rate", base_rate, "learning rate for a batch of 64").positive();
     process.start(options);
     Communicator& world = process.world();
     if (options.quick) epochs = 1, size = 2048;

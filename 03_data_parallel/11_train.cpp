@@ -170,23 +170,22 @@ int main(int argc, char** argv) {
     // 1. Options and launch.
     Options options("03_data_parallel/11_train", "train a network on images with any strategy");
     Settings settings;
-    auto& app = options.app();
-    app.add_option("--model", settings.model, "what to train")->check(CLI::IsMember({"mlp", "convnet", "resnet18", "resnet50", "vgg11"}));
-    app.add_option("--strategy", settings.strategy, "how to share the work")->check(CLI::IsMember({"naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"}));
-    app.add_flag("--sync-batchnorm", settings.sync_batchnorm, "normalise over the samples of all ranks");
-    app.add_option("--epochs", settings.epochs, "passes over the data")->check(CLI::PositiveNumber);
-    app.add_option("--base-rate", settings.base_rate, "learning rate for a global batch of 256");
-    app.add_option("--train-size", settings.train_size, "samples of the embedded data set; 0: its usual size");
-    app.add_option("--test-size", settings.test_size, "likewise, for validation");
-    app.add_option("--workers", settings.workers, "threads that prepare batches");
-    app.add_option("--checkpoint", settings.checkpoint, "folder: a file per rank, written after each epoch");
-    app.add_option("--stop-after", settings.stop_after, "end after this epoch, as if killed; the schedule stays that of --epochs")->check(CLI::PositiveNumber);
-    app.add_flag("--resume", settings.resume, "go on from --checkpoint")->needs("--checkpoint");
-    app.add_option("--tensorboard", settings.tensorboard, "folder for event files");
-    app.add_option("--monitor", settings.monitor, "folder for utilisation over time, a file per rank");
+    options.add("--model", settings.model, "what to train").one_of({"mlp", "convnet", "resnet18", "resnet50", "vgg11"});
+    options.add("--strategy", settings.strategy, "how to share the work").one_of({"naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"});
+    options.add("--sync-batchnorm", settings.sync_batchnorm, "normalise over the samples of all ranks");
+    options.add("--epochs", settings.epochs, "passes over the data").positive();
+    options.add("--base-rate", settings.base_rate, "learning rate for a global batch of 256");
+    options.add("--train-size", settings.train_size, "samples of the embedded data set; 0: its usual size");
+    options.add("--test-size", settings.test_size, "likewise, for validation");
+    options.add("--workers", settings.workers, "threads that prepare batches");
+    options.add("--checkpoint", settings.checkpoint, "folder: a file per rank, written after each epoch");
+    options.add("--stop-after", settings.stop_after, "end after this epoch, as if killed; the schedule stays that of --epochs").positive();
+    options.add("--resume", settings.resume, "go on from --checkpoint").needs("--checkpoint");
+    options.add("--tensorboard", settings.tensorboard, "folder for event files");
+    options.add("--monitor", settings.monitor, "folder for utilisation over time, a file per rank");
     process.start(options);
-    if (options.quick && !app.count("--train-size")) settings.train_size = 96;
-    if (options.quick && !app.count("--test-size")) settings.test_size = 48;
+    if (options.quick && !options.given("--train-size")) settings.train_size = 96;
+    if (options.quick && !options.given("--test-size")) settings.test_size = 48;
     Communicator& world = process.world();
 
     // 2. Data: every sample to one rank, once per epoch.

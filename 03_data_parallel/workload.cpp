@@ -19,8 +19,8 @@ Samples load_digits(const Dataset& dataset) {
 }
 
 Workload::Workload(Options& options) : options_(options) {
-  options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember(model_kinds()));
-  options.app().add_option("--optimizer", optimizer, "sgd (with momentum) or adam")->check(CLI::IsMember({"sgd", "adam"}));
+  options.add("--model", kind, "what to train").one_of(model_kinds());
+  options.add("--optimizer", optimizer, "sgd (with momentum) or adam").one_of({"sgd", "adam"});
 }
 
 ModelShape Workload::shape() const {

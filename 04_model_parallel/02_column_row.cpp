@@ -100,8 +100,8 @@ int main(int argc, char** argv) {
     // 1. Options and launch.
     Options options("04_model_parallel/02_column_row", "column- and row-parallel layers, f and g");
     int64_t width = 384, tokens = 512;
-    options.app().add_option("--width", width, "C")->check(CLI::PositiveNumber);
-    options.app().add_option("--tokens", tokens, "rows of x")->check(CLI::PositiveNumber);
+    options.add("--width", width, "C").positive();
+    options.add("--tokens", tokens, "rows of x").positive();
     process.start(options);
     Communicator& world = process.world();
     if (options.quick) width = 48, tokens = 96;

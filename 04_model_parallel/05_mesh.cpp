@@ -50,11 +50,11 @@ int main(int argc, char** argv) {
     Workload workload(options);
     int tp = 0, dp = 0, zero = 0;
     bool sp = false, regather = false;
-    options.app().add_option("--tp", tp, "tensor ranks; 0: all that --dp leaves")->check(CLI::NonNegativeNumber);
-    options.app().add_option("--dp", dp, "data ranks; 0: all that --tp leaves")->check(CLI::NonNegativeNumber);
-    options.app().add_option("--zero", zero, "ZeRO stage on the data axis; 0: plain data parallelism")->check(CLI::Range(0, 3));
-    auto* split_flag = options.app().add_flag("--sp", sp, "sequence parallel along the tensor axis");
-    options.app().add_flag("--regather", regather, "gather the inputs of column-parallel layers again in backward")->needs(split_flag);
+    options.add("--tp", tp, "tensor ranks; 0: all that --dp leaves").not_negative();
+    options.add("--dp", dp, "data ranks; 0: all that --tp leaves").not_negative();
+    options.add("--zero", zero, "ZeRO stage on the data axis; 0: plain data parallelism").between(0, 3);
+    options.add("--sp", sp, "sequence parallel along the tensor axis");
+    options.add("--regather", regather, "gather the inputs of column-parallel layers again in backward").needs("--sp");
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();

@@ -16,21 +16,19 @@ Workload::Workload(Options& options) : options_(options) {
   shape.width = 192;
   shape.vocab = 264;  // bytes, and as many more as make it divisible by 2, 3 and 4
   shape.context = 96;
-  auto& app = options.app();
-  app.add_option("--width", shape.width, "embedding (C)")->check(CLI::PositiveNumber);
-  app.add_option("--layers", shape.layers, "blocks")->check(CLI::PositiveNumber);
-  app.add_option("--heads", shape.heads, "attention heads")->check(CLI::PositiveNumber);
-  app.add_option("--vocab", shape.vocab, "tokens there are; bytes need 256, the grammar's text 128")->check(CLI::PositiveNumber);
-  app.add_option("--context", shape.context, "sequence length (T)")->check(CLI::PositiveNumber);
+  options.add("--width", shape.width, "embedding (C)").positive();
+  options.add("--layers", shape.layers, "blocks").positive();
+  options.add("--heads", shape.heads, "attention heads").positive();
+  options.add("--vocab", shape.vocab, "tokens there are; bytes need 256, the grammar's text 128").positive();
+  options.add("--context", shape.context, "sequence length (T)").positive();
 }
 
 void Workload::prepare(torch::Device where) {
   device = where;
-  const auto given = [&](const char* flag) { return const_cast<Options&>(options_).app().get_option(flag)->count() > 0; };
   if (options_.quick) {
-    if (!given("--width")) shape.width = 48;
-    if (!given("--layers")) shape.layers = 2;
-    if (!given("--context")) shape.context = 24;
+    if (!options_.given("--width")) shape.width = 48;
+    if (!options_.given("--layers")) shape.layers = 2;
+    if (!options_.given("--context")) shape.context = 24;
   }
   if (shape.width % shape.heads) throw usage_error("--width", fmt::format("{} is no multiple of {} heads", shape.width, shape.heads), fmt::format("--width {}", shape.width / shape.heads * shape.heads + shape.heads));
   text_ = options_.data.empty() ? grammar_text(options_.seed, 1 << 20) : file_text(options_.data);

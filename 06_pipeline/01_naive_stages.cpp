@@ -27,9 +27,9 @@ int main(int argc, char** argv) {
     Options options("06_pipeline/01_naive_stages", "one microbatch at a time through the stages");
     int microbatches = 4;
     int64_t width = 1024, layers = 8;
-    options.app().add_option("--microbatches", microbatches, "parts of the global batch")->check(CLI::PositiveNumber);
-    options.app().add_option("--width", width, "of each layer")->check(CLI::PositiveNumber);
-    options.app().add_option("--layers", layers, "of the model")->check(CLI::PositiveNumber);
+    options.add("--microbatches", microbatches, "parts of the global batch").positive();
+    options.add("--width", width, "of each layer").positive();
+    options.add("--layers", layers, "of the model").positive();
 
     // 2. Launch. Rank i is stage i.
     process.start(options);

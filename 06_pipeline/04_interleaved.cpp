@@ -28,12 +28,12 @@ int main(int argc, char** argv) {
     int microbatches = 4, chunks = 2;
     int64_t width = 1024, layers = 8;
     std::string file, save;
-    options.app().add_option("--microbatches", microbatches, "parts of the global batch")->check(CLI::PositiveNumber);
-    options.app().add_option("--chunks", chunks, "of the model on each rank (v)")->check(CLI::PositiveNumber);
-    options.app().add_option("--width", width, "of each layer")->check(CLI::PositiveNumber);
-    options.app().add_option("--layers", layers, "of the model")->check(CLI::PositiveNumber);
-    options.app().add_option("--schedule", file, "run this schedule (CSV) instead");
-    options.app().add_option("--save", save, "write the schedule as CSV, to change and run it");
+    options.add("--microbatches", microbatches, "parts of the global batch").positive();
+    options.add("--chunks", chunks, "of the model on each rank (v)").positive();
+    options.add("--width", width, "of each layer").positive();
+    options.add("--layers", layers, "of the model").positive();
+    options.add("--schedule", file, "run this schedule (CSV) instead");
+    options.add("--save", save, "write the schedule as CSV, to change and run it");
 
     // 2. Launch. Rank i is stage i.
     process.start(options);

@@ -31,9 +31,9 @@ int main(int argc, char** argv) {
     ModelShape shape = usual_shape("gpt");
     shape.layers = 6;
     shape.dropout = 0.1;
-    options.app().add_option("--microbatches", microbatches, "parts of the global batch")->check(CLI::PositiveNumber);
-    options.app().add_option("--width", shape.width, "embedding of the gpt")->check(CLI::PositiveNumber);
-    options.app().add_option("--layers", shape.layers, "blocks of the gpt")->check(CLI::PositiveNumber);
+    options.add("--microbatches", microbatches, "parts of the global batch").positive();
+    options.add("--width", shape.width, "embedding of the gpt").positive();
+    options.add("--layers", shape.layers, "blocks of the gpt").positive();
 
     // 2. Launch. Rank i is stage i.
     process.start(options);

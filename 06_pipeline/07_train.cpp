@@ -147,17 +147,16 @@ int main(int argc, char** argv) {
     bool resume = false;
     Checkpoint checkpoint;
     std::vector<size_t> units_per_part;
-    auto& app = options.app();
-    app.add_option("--model", kind, "gpt or resnet18")->check(CLI::IsMember({"gpt", "resnet18"}));
-    app.add_option("--schedule", name, "naive, gpipe, 1f1b, interleaved, zb-h1, or a CSV file");
-    app.add_option("--microbatches", microbatches, "per replica and step")->check(CLI::PositiveNumber);
-    app.add_option("--chunks", chunks, "per stage (interleaved)")->check(CLI::PositiveNumber);
-    app.add_option("--tensor", tensor, "ranks that share each layer (gpt)")->check(CLI::PositiveNumber);
-    app.add_option("--stages", pipeline_stages, "of a pipeline; what ranks are left are replicas. 0: as many as there can be");
-    app.add_option("--cut", units_per_part, "units of each part (3,5): instead of measuring")->delimiter(',');
-    app.add_option("--rate", rate, "learning rate")->check(CLI::PositiveNumber);
-    app.add_option("--checkpoint", checkpoint.folder, "folder: written after the last step");
-    app.add_flag("--resume", resume, "go on from --checkpoint")->needs("--checkpoint");
+    options.add("--model", kind, "gpt or resnet18").one_of({"gpt", "resnet18"});
+    options.add("--schedule", name, "naive, gpipe, 1f1b, interleaved, zb-h1, or a CSV file");
+    options.add("--microbatches", microbatches, "per replica and step").positive();
+    options.add("--chunks", chunks, "per stage (interleaved)").positive();
+    options.add("--tensor", tensor, "ranks that share each layer (gpt)").positive();
+    options.add("--stages", pipeline_stages, "of a pipeline; what ranks are left are replicas. 0: as many as there can be");
+    options.add("--cut", units_per_part, "units of each part (3,5): instead of measuring").list();
+    options.add("--rate", rate, "learning rate").positive();
+    options.add("--checkpoint", checkpoint.folder, "folder: written after the last step");
+    options.add("--resume", resume, "go on from --checkpoint").needs("--checkpoint");
 
     // 2. Launch, and the mesh. Tensor ranks talk most and sit next to each other: rank = (replica * stages + stage) * tensor + part.
     process.start(options);

@@ -46,10 +46,10 @@ int main(int argc, char** argv) {
     std::string kind = "convnet";
     double budget_s = 120, peak_rate = 2e-3;
     int workers = 1;
-    options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember({"linear", "mlp", "convnet"}));
-    options.app().add_option("--budget-s", budget_s, "seconds of training")->check(CLI::PositiveNumber);
-    options.app().add_option("--rate", peak_rate, "Adam's learning rate at its highest");
-    options.app().add_option("--workers", workers, "threads that prepare batches");
+    options.add("--model", kind, "what to train").one_of({"linear", "mlp", "convnet"});
+    options.add("--budget-s", budget_s, "seconds of training").positive();
+    options.add("--rate", peak_rate, "Adam's learning rate at its highest");
+    options.add("--workers", workers, "threads that prepare batches");
     process.start(options);
     if (options.quick) budget_s = std::min(budget_s, 1.0);
 

@@ -83,10 +83,10 @@ int main(int argc, char** argv) {
     std::string kind = "mlp", exchange;
     bool flat_buffers = false;
     double learning_rate = 0.001;
-    options.app().add_option("--model", kind, "what to train")->check(CLI::IsMember({"mlp", "resnet18"}));
-    options.app().add_option("--exchange", exchange, "write weights and batches here, then obey standard input");
-    options.app().add_option("--rate", learning_rate, "learning rate");
-    options.app().add_flag("--flat", flat_buffers, "one flat buffer, cleared in every step, in place of fresh gradients");
+    options.add("--model", kind, "what to train").one_of({"mlp", "resnet18"});
+    options.add("--exchange", exchange, "write weights and batches here, then obey standard input");
+    options.add("--rate", learning_rate, "learning rate");
+    options.add("--flat", flat_buffers, "one flat buffer, cleared in every step, in place of fresh gradients");
     process.start(options);
     const bool small = kind == "mlp";
     const int64_t batches = options.quick ? 3 : 50, batch = options.batch_or(options.quick ? 4 : small ? 64 : 32);

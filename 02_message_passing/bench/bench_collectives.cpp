@@ -184,13 +184,13 @@ int main(int argc, char** argv) {
     std::vector<std::string> only;
     std::vector<std::string> names{"all"};
     for (const auto& [name, value] : collectives()) names.push_back(name);
-    options.app().add_option("--collective", collective_name, "which one")->check(CLI::IsMember(names));
-    options.app().add_option("--min-bytes", smallest, "smallest size")->transform(CLI::AsSizeValue(false));
-    options.app().add_option("--max-bytes", largest, "largest size")->transform(CLI::AsSizeValue(false));
-    options.app().add_option("--factor", factor, "from one size to the next")->check(CLI::Range(2, 1024));
-    options.app().add_option("--samples-per-point", samples, "timed samples per size and contender")->check(CLI::PositiveNumber);
-    options.app().add_option("--only", only, "contenders whose name starts with one of these");
-    options.app().add_option("--min-busbw", min_busbw, "fail (exit 1) if our best bus bandwidth stays below this, in GB/s");
+    options.add("--collective", collective_name, "which one").one_of(names);
+    options.add("--min-bytes", smallest, "smallest size").in_bytes();
+    options.add("--max-bytes", largest, "largest size").in_bytes();
+    options.add("--factor", factor, "from one size to the next").between(2, 1024);
+    options.add("--samples-per-point", samples, "timed samples per size and contender").positive();
+    options.add("--only", only, "contenders whose name starts with one of these");
+    options.add("--min-busbw", min_busbw, "fail (exit 1) if our best bus bandwidth stays below this, in GB/s");
 
     // 2. Launch.
     process.start(options);

@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
     // 1. Options and launch. Ranks 0..p/2-1 are paired with the upper half; an odd last rank looks on.
     Options options("02_message_passing/bench_latency", "latency, bandwidth and message rate between pairs of ranks");
     int64_t largest = 4 << 20;
-    options.app().add_option("--largest", largest, "largest message in bytes")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+    options.add("--largest", largest, "largest message in bytes").between(int64_t{1}, int64_t{1} << 30);
     process.start(options);
     if (process.world_size() < 2) throw usage_error("bench_latency", "one rank has nobody to talk to", "mpirun -np 2");
     Communicator& world = process.world();

@@ -185,10 +185,10 @@ int main(int argc, char** argv) {
     std::vector<std::string> models{"mlp", "resnet18"}, names{"alone", "single", "comm", "naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3", "reducer", "reducer+optim"};
     std::string scaling = "weak";
     int64_t rounds = 9;
-    options.app().add_option("--models", models, "which to train")->delimiter(',');
-    options.app().add_option("--strategies", names, "which to compare; NAME@MB sets the bucket size")->delimiter(',');
-    options.app().add_option("--scaling", scaling, "weak: --batch per rank; strong: --batch in all")->check(CLI::IsMember({"weak", "strong"}));
-    options.app().add_option("--rounds", rounds, "interleaved rounds")->check(CLI::PositiveNumber);
+    options.add("--models", models, "which to train").list();
+    options.add("--strategies", names, "which to compare; NAME@MB sets the bucket size").list();
+    options.add("--scaling", scaling, "weak: --batch per rank; strong: --batch in all").one_of({"weak", "strong"});
+    options.add("--rounds", rounds, "interleaved rounds").positive();
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();

@@ -12,8 +12,8 @@ int main(int argc, char** argv) {
   return process.run([&] {
     Options options("03_data_parallel/tests/faults", "faults on purpose");
     std::string fault = "none", kind = "ddp";
-    options.app().add_option("--fault", fault, "none | shapes | kinds | nan | skip-step");
-    options.app().add_option("--strategy", kind, "which strategy");
+    options.add("--fault", fault, "none | shapes | kinds | nan | skip-step");
+    options.add("--strategy", kind, "which strategy");
     process.start(options);
     Communicator& world = process.world();
     const bool odd_one = world.rank() == world.size() - 1;

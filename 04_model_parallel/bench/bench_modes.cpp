@@ -107,8 +107,8 @@ int main(int argc, char** argv) {
     Workload workload(options);
     std::string scaling = "strong";
     int64_t rounds = 9;
-    options.app().add_option("--scaling", scaling, "strong: --width; weak: --width times the square root of the ranks")->check(CLI::IsMember({"strong", "weak"}));
-    options.app().add_option("--rounds", rounds, "interleaved rounds")->check(CLI::PositiveNumber);
+    options.add("--scaling", scaling, "strong: --width; weak: --width times the square root of the ranks").one_of({"strong", "weak"});
+    options.add("--rounds", rounds, "interleaved rounds").positive();
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();

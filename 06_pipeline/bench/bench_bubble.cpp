@@ -67,9 +67,9 @@ int main(int argc, char** argv) {
     bool waiting = false;
     int64_t width = 1024, layers = 8;
     double unit_ms = 8;
-    options.app().add_flag("--waiting", waiting, "stages that wait instead of compute");
-    options.app().add_option("--unit-ms", unit_ms, "how long a waiting stage's forward pass takes")->check(CLI::PositiveNumber);
-    options.app().add_option("--width", width, "of each layer of the mlp")->check(CLI::PositiveNumber);
+    options.add("--waiting", waiting, "stages that wait instead of compute");
+    options.add("--unit-ms", unit_ms, "how long a waiting stage's forward pass takes").positive();
+    options.add("--width", width, "of each layer of the mlp").positive();
     process.start(options);
     CountingAllocator::install();
     keep_freed_memory();

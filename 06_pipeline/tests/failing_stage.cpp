@@ -40,8 +40,8 @@ int main(int argc, char** argv) {
     Options options("06_pipeline/failing_stage", "what a dead or stalled stage looks like");
     std::string how = "stall";
     int which = 1;
-    options.app().add_option("--how", how, "stall | stop | die | throw")->check(CLI::IsMember({"stall", "stop", "die", "throw"}));
-    options.app().add_option("--stage", which, "that fails");
+    options.add("--how", how, "stall | stop | die | throw").one_of({"stall", "stop", "die", "throw"});
+    options.add("--stage", which, "that fails");
     process.start(options);
     Communicator& world = process.world();
     FailingStage stage(world.rank() == which ? how : "");

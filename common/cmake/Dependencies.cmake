@@ -111,8 +111,6 @@ add_library(manyranks::torch ALIAS manyranks_torch)
 target_include_directories(manyranks_torch SYSTEM INTERFACE
   "${MANYRANKS_LIBTORCH}/include" "${MANYRANKS_LIBTORCH}/include/torch/csrc/api/include")
 target_compile_definitions(manyranks_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-# The wheel brings its own fmt headers, newer than the system's library: whoever includes LibTorch takes them header-only.
-target_compile_definitions(manyranks_torch INTERFACE FMT_HEADER_ONLY)
 set(torch_libraries torch_cpu c10)
 if(MANYRANKS_HAVE_CUDA)
   list(APPEND torch_libraries torch_cuda c10_cuda)

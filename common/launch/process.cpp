@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>  // ParseError
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -30,7 +31,7 @@ void parse(Options& options, int argc, char** argv, bool is_root) {
     options.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw usage_error(options.name(), error.what(), "--help");
-    if (is_root) fmt::print("{}", options.app().help());
+    if (is_root) fmt::print("{}", options.help());
     throw HelpGiven{};
   }
 }

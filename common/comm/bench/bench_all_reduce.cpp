@@ -37,8 +37,8 @@ int main(int argc, char** argv) {
     Options options("bench_all_reduce", "our all-reduce beside MPI_Allreduce");
     int64_t largest = 64 << 20;
     int rounds = 21;
-    options.app().add_option("--largest", largest, "bytes of the largest message");
-    options.app().add_option("--rounds", rounds, "samples per size and side");
+    options.add("--largest", largest, "bytes of the largest message");
+    options.add("--rounds", rounds, "samples per size and side");
     process.start(options);
     if (!process.has_mpi()) throw Skip("mpi", "the rival is MPI_Allreduce: start it with mpirun");
     if (options.quick) largest = 1 << 16, rounds = 3;

@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
     Options options("misbehave", "goes wrong on purpose");
     std::string scenario = "good";
     int victim = 1;
-    options.app().add_option("--scenario", scenario, "what goes wrong");
-    options.app().add_option("--victim", victim, "on which rank");
+    options.add("--scenario", scenario, "what goes wrong");
+    options.add("--victim", victim, "on which rank");
     process.start(options);
     Communicator& world = process.world();
     const bool me = process.rank() == victim;

@@ -1,6 +1,8 @@
 // The rank map, the CPU cap, exit lines and flags.
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>  // ParseError
+
 #include "launch/cpu_features.hpp"
 #include "launch/errors.hpp"
 #include "launch/options.hpp"
@@ -156,7 +158,7 @@ TEST(Options, SummaryNamesWhatWasGivenAndTheSeed) {
 TEST(Options, ProgramsAddTheirOwn) {
   Options options("x", "test");
   int buckets = 1;
-  options.app().add_option("--buckets", buckets);
+  options.add("--buckets", buckets, "how many");
   parse(options, {"--buckets", "5"});
   EXPECT_EQ(buckets, 5);
 }

@@ -1,11 +1,9 @@
 #include "child_jobs.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "launch/errors.hpp"
+#include "measure/line_peer.hpp"  // free_port
 
 extern char** environ;
 
@@ -85,19 +84,6 @@ JobResult watch(std::vector<pid_t> children, int pipe_end, double limit_s) {
   }
   close(pipe_end);
   return result;
-}
-
-// A port that is free now: bound to 0, asked for its number, given back.
-int free_port() {
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&address), length) || getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length))
-    throw io_error("looking for a free port", std::strerror(errno));
-  close(listener);
-  return ntohs(address.sin_port);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ void build(Contender& contender, const Workload& workload, const std::vector<Sam
     if (process.nodes() > 1 || !workload.device.is_cpu()) throw usage_error("--strategies pytorch", "it trains on the CPU, and its ranks meet at 127.0.0.1", "one host, --device cpu");
     auto port = torch::tensor({process.is_root() ? free_port() : 0}, torch::kInt32).to(workload.device);
     world.broadcast(port, 0);
-    contender.python = std::make_unique<PythonRival>(PythonRival::Job{workload.kind, workload.batch_size(), world.rank(), world.size(), port.item<int>(), workload.optimizer});
+    contender.python = std::make_unique<PythonRival>(PythonRival::Job{workload.kind, workload.batch_size(), world.rank(), world.size(), port.item<int>(), workload.optimizer, process.options().timeout_s});
     return;
   }
   if (kind == "single" && alone) {  // the same run, without company

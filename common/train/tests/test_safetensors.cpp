@@ -10,24 +10,17 @@
 #include <fstream>
 #include <numeric>
 
+#include "data/tests/temporary_folder.hpp"  // TemporaryFolder
 #include "launch/errors.hpp"
 #include "train/safetensors.hpp"
 
 namespace manyranks::safetensors {
 namespace {
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "manyranks_XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-  size_t files() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {})); }
-
- private:
-  std::filesystem::path path_;
+// As the tests of this file ask for it: names of files, and how many there are.
+struct Folder : TemporaryFolder {
+  std::string file(const std::string& name) const { return path() / name; }
+  size_t files() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path()), {})); }
 };
 
 std::string length_prefix(uint64_t length) {

@@ -8,26 +8,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "data/tests/temporary_folder.hpp"  // TemporaryFolder
 #include "launch/errors.hpp"
 #include "measure/monitor.hpp"
 #include "measure/tensorboard.hpp"
 
 namespace manyranks {
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "manyranks_XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::string string() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -70,11 +57,11 @@ TEST(DeviceMonitor, SamplesUntilStopped) {
 }
 
 TEST(DeviceMonitor, ShortRunHasOneSampleAndACsv) {
-  const Folder folder;
+  const TemporaryFolder folder;
   DeviceMonitor monitor(3600, only(std::make_unique<CountingProbe>()));
   monitor.stop();
-  monitor.write_csv(folder / "m.csv");
-  std::istringstream lines(text_of(folder / "m.csv"));
+  monitor.write_csv(folder.path() / "m.csv");
+  std::istringstream lines(text_of(folder.path() / "m.csv"));
   std::string header, row, more;
   std::getline(lines, header);
   std::getline(lines, row);
@@ -85,16 +72,16 @@ TEST(DeviceMonitor, ShortRunHasOneSampleAndACsv) {
   EXPECT_THROW(DeviceMonitor(0, {}), Error);
 }
 
-void write_proc(const Folder& folder, const std::string& cpu, const std::string& user_and_system) {
-  std::filesystem::create_directories(folder / "self");
-  std::ofstream(folder / "stat") << "cpu  " << cpu << "\ncpu0 1 1 1 1\ncpu1 1 1 1 1\nintr 5\n";
-  std::ofstream(folder / "self/stat") << "17 (odd) name) R 1 2 3 4 5 6 7 8 9 10 " << user_and_system << " 0 0 20 0\n";
-  std::ofstream(folder / "self/statm") << "1000 300 5 1 0 4 0\n";
+void write_proc(const TemporaryFolder& folder, const std::string& cpu, const std::string& user_and_system) {
+  std::filesystem::create_directories(folder.path() / "self");
+  std::ofstream(folder.path() / "stat") << "cpu  " << cpu << "\ncpu0 1 1 1 1\ncpu1 1 1 1 1\nintr 5\n";
+  std::ofstream(folder.path() / "self/stat") << "17 (odd) name) R 1 2 3 4 5 6 7 8 9 10 " << user_and_system << " 0 0 20 0\n";
+  std::ofstream(folder.path() / "self/statm") << "1000 300 5 1 0 4 0\n";
 }
 
 TEST(CpuProbe, LoadIsTheDifferenceOfTwoReadings) {
-  const Folder folder;
-  const auto probe = cpu_probe(folder.string());
+  const TemporaryFolder folder;
+  const auto probe = cpu_probe(folder.path().string());
   MonitorSample first, second, third;
   write_proc(folder, "100 0 50 800 50 0 0 0 90 0", "60 10");
   probe->fill(first);
@@ -164,10 +151,10 @@ TEST(Tensorboard, EventIsTheMessageThatProtobufWouldWrite) {
 }
 
 TEST(Tensorboard, FileIsARowOfSoundRecords) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::string path;
   {
-    EventWriter events((folder / "a/b").string());
+    EventWriter events((folder.path() / "a/b").string());
     path = events.path();
     events.scalar("loss", 2.0, 1);
     events.scalar("loss", 1.0, 2);

@@ -91,7 +91,7 @@ add_library(manyranks::flags ALIAS manyranks_flags)
 target_compile_options(manyranks_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>)
 if(MANYRANKS_SANITIZE STREQUAL "address")
   target_compile_options(manyranks_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1)
-  target_link_options(manyranks_flags INTERFACE -fsanitize=address,undefined)
+  target_link_options(manyranks_flags INTERFACE -fsanitize=address,undefined -rdynamic)   # so that our dlclose() is everybody's
 elseif(MANYRANKS_SANITIZE STREQUAL "thread")
   # GCC warns that TSan does not model atomic_thread_fence: we pair every fence with atomics that it does see.
   target_compile_options(manyranks_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -g1 -Wno-tsan)

@@ -14,6 +14,11 @@
 #include "launch/mpi_check.hpp"
 #include "measure/allocator.hpp"  // CountingAllocator
 
+#ifdef __SANITIZE_ADDRESS__
+// Open MPI unloads its plugins at the end. LeakSanitizer looks after that, and a module that is gone has no name to suppress by.
+extern "C" int dlclose(void*) { return 0; }
+#endif
+
 namespace manyranks {
 namespace {
 
@@ -21,6 +26,12 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+// LibTorch's word for it is a text on a CPU and a class of its own on a GPU; the standard library has std::bad_alloc.
+bool is_out_of_memory(const std::exception& error) {
+  const std::string text = error.what();
+  return dynamic_cast<const std::bad_alloc*>(&error) || text.find("can't allocate memory") != std::string::npos || text.find("out of memory") != std::string::npos;
 }
 
 // --help was asked for and given: nothing is wrong, and nothing more is to be done.
@@ -63,6 +74,7 @@ int Process::run(const std::function<void()>& body) {
   } catch (const Error& error) {
     end_job(error);
   } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) end_job(unavailable_error("memory", error.what(), "a smaller --batch or model, more ranks to share it"));
     end_job(Error(Exit::disagree, "unexpected", error.what()));
   }
 }

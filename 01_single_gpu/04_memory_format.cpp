@@ -8,11 +8,12 @@
 // You see     losses equal within rounding (sums are made in another order), then three variants, measured by turns: NCHW; the
 //             model in NHWC with images still in NCHW, converted in every step; and both in NHWC.
 // Read next   diff 03_data_loader.cpp 04_memory_format.cpp, then 05_fused_optimizer.cpp
-#include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, to_channels_last, by_turns, report
+#include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns, report
 
 #include <torch/optim.h>
 
-#include "parallel/replicate.hpp"  // check_finite
+#include "models/memory_format.hpp"  // to_channels_last
+#include "parallel/replicate.hpp"    // check_finite
 
 using namespace manyranks;
 
@@ -73,6 +74,9 @@ int main(int argc, char** argv) {
     for (const auto& [name, trainer] : all) {
       Training training;
       for (int64_t i = 0; i < workload.steps(); ++i) process.set_step(i), training.add(trainer->step(), *trainer->model);
+      if (trainer != &planes)  // the numbers would be right without it, too
+        for (const auto& parameter : trainer->model->parameters())
+          if (parameter.dim() == 4 && !parameter.is_contiguous(torch::MemoryFormat::ChannelsLast)) throw verify_error(name, "a weight still lies in NCHW order");
       const Difference limit = trainer == &planes ? Difference{} : Difference{5e-3, workload.is_sensitive() ? 3e-2 : 1e-4, 0.5};
       const Difference off = expect_same_training(name, training, *trainer->model, reference, limit);
       fmt::print("  {}: {} steps; off the plain loop's by {:.0e} (losses), {:.0e} (first gradient), {:.0e} (updates)\n", name, workload.steps(), off.losses, off.gradient, off.updates);

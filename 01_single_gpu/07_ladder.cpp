@@ -7,14 +7,15 @@
 // You see     for every rung: samples/s, gain over what was kept below it, cumulative gain, share of time waiting for data,
 //             utilisation; then the first and the last rung by turns in one run, which is the figure to quote.
 // Read next   chapter 02, then 03: the same loop on many devices
-#include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, to_channels_last, by_turns
+#include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns
 
-#include <ATen/autocast_mode.h>
 #include <torch/optim.h>
 
 #include "06_cuda_graphs.hpp"         // GraphedStep
 #include "measure/table.hpp"          // Table
+#include "models/memory_format.hpp"   // to_channels_last
 #include "parallel/replicate.hpp"     // check_finite
+#include "train/amp.hpp"              // Amp, Autocast
 #include "train/flat_parameters.hpp"  // FlatParameters
 #include "train/optimizer.hpp"        // Adam
 
@@ -27,28 +28,6 @@ struct Recipe {
   int workers = 0;
   bool channels_last = false, fused = false, bfloat16 = false, graph = false;
   Difference limit = {};  // from the plain loop; 0: the same bits
-};
-
-// Products of the forward pass in bfloat16 while it lives; weights and their updates stay in float32.
-class Autocast {
- public:
-  Autocast(bool wanted, torch::DeviceType device) : wanted_(wanted), device_(device) {
-    if (!wanted_) return;
-    at::autocast::set_autocast_enabled(device_, true);
-    at::autocast::set_autocast_dtype(device_, torch::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (!wanted_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, false);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  bool wanted_;
-  torch::DeviceType device_;
 };
 
 class Trainer {
@@ -95,7 +74,7 @@ class Trainer {
   torch::Tensor forward_backward(const torch::Tensor& x, const torch::Tensor& y) {
     torch::Tensor loss;
     {
-      const Autocast autocast(recipe_.bfloat16, device_.type());
+      const Autocast autocast(Amp(recipe_.bfloat16 ? "bf16" : "off"), device_.type());  // weights and their updates stay in float32
       loss = cross_entropy(model_->forward(x), y);
     }
     loss.backward();

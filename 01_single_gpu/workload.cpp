@@ -182,11 +182,6 @@ Difference expect_same_training(const std::string& name, const Training& trainin
           compare("updates", as_one_row(model, false) - reference.before, reference.updates, limit.updates)};
 }
 
-void to_channels_last(Model& model) {
-  for (auto& parameter : model.parameters())
-    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
-}
-
 std::vector<Speed> by_turns(Process& process, const std::vector<Variant>& variants, std::int64_t blocks, std::int64_t samples) {
   constexpr int warm_up = 3;  // steps: fills the caches, empties what the loader made ahead
   struct Sums {

@@ -93,9 +93,6 @@ struct Difference {
 // Exit 1 if a limit is exceeded; limits of 0 ask for the same bits.
 Difference expect_same_training(const std::string& name, const Training& training, const Model& model, const Reference& reference, Difference limit);
 
-// Convolution weights (out, in, k, k) with the channels of one tap side by side, as images in NHWC have them.
-void to_channels_last(Model& model);
-
 struct Variant {
   std::string name;
   Batches* batches = nullptr;

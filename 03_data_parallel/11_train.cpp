@@ -5,11 +5,10 @@
 // Run it      mpirun -np 2 build/03_data_parallel/11_train --quick --epochs 1 --sync-batchnorm --train-size 13 --test-size 5 --batch 4
 //             mpirun -np 4 build/03_data_parallel/11_train --data ~/cifar-10-batches-bin --strategy zero2 --checkpoint run1
 //             mpirun -np 4 build/03_data_parallel/11_train --data ~/cifar-10-batches-bin --strategy zero2 --checkpoint run1 --resume
+//             mpirun -np 2 build/03_data_parallel/11_train --quick --model convnet --amp bf16
 // You see     parameters changed in a step as in one process with one batch of all samples, to 2e-03 (norm-relative) on 2 rank(s)
 //             epoch 1/1: loss 2.373, accuracy 40.0% on 5, 13 images/s, waited 0% for data
 // Read next   chapter 05 for mixed precision; scripts/one_vs_two_nodes.sh for the wall time on one and on two nodes
-#include "workload.hpp"  // expect_same
-
 #include <filesystem>
 
 #include "data/open.hpp"           // open_dataset
@@ -19,106 +18,13 @@
 #include "measure/provenance.hpp"  // write_row
 #include "measure/table.hpp"       // format_seconds
 #include "measure/tensorboard.hpp" // EventWriter
-#include "measure/verify.hpp"      // expect_equal_bits
-#include "parallel/replicate.hpp"  // check_finite
-#include "parallel/strategy.hpp"   // make_strategy
-#include "parallel/sync_batch_norm.hpp"  // SyncBatchNorm
 #include "train/checkpoint.hpp"    // save_tensors, load_tensors_into
-#include "train/flat_parameters.hpp"
 #include "train/schedule.hpp"      // warmup_cosine, linear_scaling
+#include "train_check.hpp"         // Settings, backward, verify
 
 using namespace manyranks;
 
 namespace {
-
-struct Settings {
-  std::string model = "resnet18", strategy = "ddp", checkpoint, tensorboard, monitor;
-  int64_t epochs = 2, stop_after = 0, train_size = 4000, test_size = 1000;
-  double base_rate = 0.1;  // for a batch of 256
-  int workers = 1;
-  bool resume = false, sync_batchnorm = false;
-};
-
-// Forward and backward of this rank's part of a batch. The loss is a sum, so that a smaller part weighs less; step() divides by
-// the samples of all. A rank without samples still joins the exchange: through follow(), or, where batch normalisation meets in
-// every layer, by a forward pass of nothing.
-double backward(Strategy& strategy, const torch::Tensor& images, const torch::Tensor& labels, torch::Device device, bool sync_batchnorm) {
-  const int64_t mine = labels.numel();
-  if (mine == 0 && !sync_batchnorm) {
-    strategy.follow();
-    return 0;
-  }
-  const auto output = strategy.forward(images.to(device));
-  const auto loss = mine ? cross_entropy(output, labels.to(device)) * static_cast<double>(mine) : output.sum();
-  check_finite(loss);
-  loss.backward();
-  return loss.item<double>();
-}
-
-// Two steps with the strategy, and the same by one process that sees every rank's samples, part by part in rank order. With
-// synchronised batch normalisation one step, and there all samples as one batch: nearly the same numbers, not the same bits, and a
-// second step would make the difference large (a ReLU that flips).
-std::string verify(Communicator& world, const Settings& settings, const ModelShape& shape, torch::Device device, uint64_t seed, const MakeOptimizer& make_optimizer,
-                   const std::shared_ptr<const Dataset>& data, LoaderOptions loading) {
-  loading.workers = 0;
-  const auto make = [&] {
-    torch::manual_seed(seed);
-    auto model = make_model(settings.model, shape);
-    model->to(device);
-    model->train();
-    return model;
-  };
-  auto model = make(), twin = make();
-  const auto sync = settings.sync_batchnorm ? std::make_unique<SyncBatchNorm>(world, *model) : nullptr;
-  const auto strategy = make_strategy(settings.strategy, world, *model, {make_optimizer});
-  FlatParameters flat(*twin);
-  const auto optimizer = make_optimizer(flat.parameters(), flat.gradients());
-  const auto start = flat.parameters().clone();
-  std::vector<std::unique_ptr<TorchLoader>> loaders;
-  for (int r = 0; r < world.size(); ++r) {
-    loaders.push_back(std::make_unique<TorchLoader>(data, loading));
-    loaders.back()->start(DistributedSampler(data->size(), r, world.size(), {seed}));
-  }
-  int64_t smallest = loading.batch;
-  const int64_t steps = std::min<int64_t>(settings.sync_batchnorm ? 1 : 2, loaders[0]->batches());
-  for (int64_t b = 0; b < steps; ++b) {
-    int64_t all = 0;
-    torch::Tensor sum;
-    std::vector<torch::Tensor> images, labels;
-    for (int r = 0; r < world.size(); ++r) {
-      const auto part = loaders[r]->next();
-      if (r == world.rank()) backward(*strategy, part->images, part->labels, device, settings.sync_batchnorm);
-      const int64_t n = part->labels.numel();
-      all += n;
-      if (n == 0) continue;
-      smallest = std::min(smallest, n);
-      images.push_back(part->images.to(device, /*non_blocking=*/false, /*copy=*/true)), labels.push_back(part->labels.to(device, false, true));
-      if (settings.sync_batchnorm) continue;
-      flat.zero_grad();
-      (cross_entropy(twin->forward(images.back()), labels.back()) * static_cast<double>(n)).backward();
-      sum = sum.defined() ? sum.add_(flat.gradients()) : flat.gradients().clone();
-    }
-    if (settings.sync_batchnorm) {
-      flat.zero_grad();
-      (cross_entropy(twin->forward(torch::cat(images)), torch::cat(labels)) * static_cast<double>(all)).backward();
-    } else {
-      flat.gradients().copy_(sum);
-    }
-    optimizer->step(0.01, 1.0 / static_cast<double>(all));
-    strategy->step(0.01, 1.0 / static_cast<double>(all));
-  }
-  const auto got = strategy->gather_parameters();
-  std::vector<torch::Tensor> expected;
-  for (const auto& [name, tensor] : trainable_parameters(*twin)) expected.push_back(tensor.detach());
-  // A batch of one takes another path through LibTorch, whose last bits depend on where in memory the weights lie.
-  if (!settings.sync_batchnorm) return expect_same(sums_in_rank_order(world) && smallest > 1, "parameter", got, expected) + fmt::format(" after {} steps", steps);
-  // What changed, not what was there: a step moves parameters by little.
-  std::vector<torch::Tensor> rows;
-  for (const auto& tensor : got) rows.push_back(tensor.flatten());
-  const torch::Tensor change = torch::cat(rows) - start, wanted = flat.parameters() - start;
-  expect_close("change of the parameters in a step, against one batch of all samples", change, wanted, 2e-2);
-  return fmt::format("changed in a step as in one process with one batch of all samples, to {:.0e} (norm-relative)", ((change - wanted).norm() / wanted.norm()).item<double>());
-}
 
 // Statistics of batch normalisation differ from rank to rank: rank 0's count.
 void share_buffers(Communicator& world, const Model& model) {
@@ -133,7 +39,7 @@ torch::Tensor sum_over_ranks(Communicator& world, const torch::Tensor& numbers, 
 
 struct Score { double loss = 0, accuracy = 0; };
 
-Score validate(Communicator& world, Strategy& strategy, Model& model, torch::Device device, TorchLoader& loader, DistributedSampler& sampler) {
+Score validate(Communicator& world, Strategy& strategy, Model& model, const Amp& amp, torch::Device device, TorchLoader& loader, DistributedSampler& sampler) {
   const torch::NoGradGuard no_grad;
   share_buffers(world, model);
   model.eval();
@@ -145,7 +51,8 @@ Score validate(Communicator& world, Strategy& strategy, Model& model, torch::Dev
       strategy.follow();
       continue;
     }
-    const auto output = strategy.forward(batch->images.to(device)).cpu();
+    const Autocast autocast(amp, device.type());
+    const auto output = strategy.forward(batch->images.to(device)).to(torch::kFloat).cpu();
     const double n = static_cast<double>(batch->labels.numel());
     sums += torch::tensor({cross_entropy(output, batch->labels).item<double>() * n, (output.argmax(1) == batch->labels).sum().item<double>(), n}, torch::kDouble);
   }
@@ -170,6 +77,7 @@ int main(int argc, char** argv) {
     // 1. Options and launch.
     Options options("03_data_parallel/11_train", "train a network on images with any strategy");
     Settings settings;
+    Amp amp(options, scaling);
     options.add("--model", settings.model, "what to train").one_of({"mlp", "convnet", "resnet18", "resnet50", "vgg11"});
     options.add("--strategy", settings.strategy, "how to share the work").one_of({"naive", "bucketed", "ddp", "horovod", "zero1", "zero2", "zero3"});
     options.add("--sync-batchnorm", settings.sync_batchnorm, "normalise over the samples of all ranks");
@@ -195,6 +103,7 @@ int main(int argc, char** argv) {
     open.split = Split::test, open.size = settings.test_size;
     const std::shared_ptr<const Dataset> test = open_dataset(open);
     if (process.is_root()) fmt::print("  {}\n", train->describe());
+    if (process.is_root() && amp.on()) fmt::print("  CPU: {}\n", process.cpu_note());
     const int64_t batch = options.batch_or(options.quick ? 8 : 32);
     LoaderOptions loading;
     loading.batch = batch, loading.workers = settings.workers, loading.mean = {0.5F}, loading.deviation = {0.25F};
@@ -207,7 +116,7 @@ int main(int argc, char** argv) {
     ModelShape shape = usual_shape(settings.model);
     shape.classes = train->classes(), shape.channels = train->shape().channels, shape.image = train->shape().height;
     const MakeOptimizer make_optimizer = make_sgd(0.9, 5e-4);
-    const std::string words = verify(world, settings, shape, process.device(), options.seed, make_optimizer, train, augmented);
+    const std::string words = verify(world, settings, amp, shape, process.device(), options.seed, make_optimizer, train, augmented);
     if (process.is_root()) fmt::print("  parameters {} on {} rank(s)\n", words, world.size());
     if (options.verify_only) return;
     torch::manual_seed(options.seed);
@@ -215,18 +124,20 @@ int main(int argc, char** argv) {
     model->to(process.device());
     model->train();
     const auto sync = settings.sync_batchnorm ? std::make_unique<SyncBatchNorm>(world, *model) : nullptr;
-    const auto strategy = make_strategy(settings.strategy, world, *model, {make_optimizer, {.rebuild = !settings.resume}});
+    ScaledStep scaled(world, amp);
+    const auto strategy = make_strategy(settings.strategy, world, *model, {scaled.wrap(make_optimizer), {.rebuild = !settings.resume}});
 
     // 4. Resume: each rank its own file. Another strategy or world size would need other shards: refused.
     int64_t epoch = 0, step = 0;
-    const std::string layout = fmt::format("{} {} on {} ranks", settings.strategy, settings.model, world.size());
+    const std::string layout = fmt::format("{} {}{} on {} ranks", settings.strategy, settings.model, amp.on() ? " in " + amp.dtype_name() : "", world.size());
     if (settings.resume) {
       safetensors::Metadata metadata;
       load_tensors(checkpoint_path(settings, world.rank()), &metadata);
       if (metadata["layout"] != layout) throw usage_error("--resume", fmt::format("the checkpoint is of {}, this is {}", metadata["layout"], layout));
       load_tensors_into(checkpoint_path(settings, world.rank()), everything(*strategy, *model));
       epoch = std::stoll(metadata["epoch"]), step = std::stoll(metadata["step"]);
-      strategy->set_steps_done(step);
+      scaled.scaler().load({std::stof(metadata["scale"]), std::stoll(metadata["good_steps"]), std::stoll(metadata["skipped"])});
+      strategy->set_steps_done(step - scaled.scaler().skipped());
       if (process.is_root()) fmt::print("  resumed after epoch {}, step {}\n", epoch, step);
     }
 
@@ -252,7 +163,7 @@ int main(int argc, char** argv) {
         const auto samples = train_loader.next();
         waited += wait.seconds();
         const int64_t all = sampler.state(b + 1, batch).position - sampler.state(b, batch).position;
-        loss_sum += backward(*strategy, samples->images, samples->labels, process.device(), settings.sync_batchnorm);
+        loss_sum += backward(*strategy, scaled, amp, samples->images, samples->labels, process.device(), settings.sync_batchnorm);
         strategy->step(rate(step), 1.0 / static_cast<double>(all));
         progress.update(b + 1, fmt::format("loss {:.3f}", loss_sum / static_cast<double>((b + 1) * batch)));
       }
@@ -260,20 +171,22 @@ int main(int argc, char** argv) {
       const double seconds = timer.seconds(), loss = totals[0].item<double>() / static_cast<double>(train->size());
 
       // 6. Validate, report, save: all ranks' files are written before any of them says so.
-      const Score score = validate(world, *strategy, *model, process.device(), test_loader, test_sampler);
+      const Score score = validate(world, *strategy, *model, amp, process.device(), test_loader, test_sampler);
       if (process.is_root())
         fmt::print("  epoch {}/{}: loss {:.3f}, accuracy {:.1f}% on {}, {:.0f} images/s, waited {:.0f}% for data\n", epoch + 1, settings.epochs, loss, 100 * score.accuracy, test->size(),
                    static_cast<double>(train->size()) / seconds, 100 * totals[1].item<double>() / seconds);
+      if (process.is_root() && amp.scales_loss()) fmt::print("  loss scale {:g}, {} steps skipped so far\n", scaled.scaler().scale(), scaled.scaler().skipped());
       if (events) events->scalar("loss/train", loss, step), events->scalar("loss/test", score.loss, step), events->scalar("accuracy", score.accuracy, step);
       Row row;
       fill(row, world);
-      row.set("variant", settings.strategy).set("workload", settings.model + " on " + train->name()).set("kind", "measured").set("batch", batch).set("global_batch", batch * world.size());
+      row.set("variant", settings.strategy).set("workload", settings.model + " on " + train->name()).set("kind", "measured").set("dtype", amp.dtype_name()).set("batch", batch).set("global_batch", batch * world.size());
       row.set("iterations", steps_per_epoch).set("rate", static_cast<double>(train->size()) / seconds).set("rate_unit", "images/s").set("loss", loss);
       row.set("data_wait_s", totals[1].item<double>() / static_cast<double>(steps_per_epoch)).set("measured", score.accuracy).set("unit", "accuracy");
       write_row(process, row);
       if (!settings.checkpoint.empty()) {
         std::filesystem::create_directories(settings.checkpoint);
-        save_tensors(checkpoint_path(settings, world.rank()), everything(*strategy, *model), {{"layout", layout}, {"epoch", std::to_string(epoch + 1)}, {"step", std::to_string(step)}});
+        save_tensors(checkpoint_path(settings, world.rank()), everything(*strategy, *model), {{"layout", layout}, {"epoch", std::to_string(epoch + 1)}, {"step", std::to_string(step)},
+                     {"scale", fmt::format("{:.9g}", scaled.scaler().scale())}, {"good_steps", std::to_string(scaled.scaler().state().good_steps)}, {"skipped", std::to_string(scaled.scaler().skipped())}});
         world.barrier();
       }
     }

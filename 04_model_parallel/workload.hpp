@@ -7,24 +7,16 @@
 #include <vector>
 
 #include "comm/communicator.hpp"  // Communicator
-#include "data/text.hpp"          // Text
 #include "launch/process.hpp"     // Process, Options
-#include "models/model.hpp"       // Model, ModelShape
+#include "train/text_gpt.hpp"     // TextGpt
 
 namespace manyranks {
 
-struct TextBatch {
-  torch::Tensor tokens, target;  // (N, T), int64: the target is the text one byte further on
-};
-
-class Workload {
+// The gpt of this chapter: the shared one, and how long its lessons train it.
+class Workload : public TextGpt {
  public:
-  explicit Workload(Options& options);  // adds --width, --layers, --heads, --vocab, --context
+  explicit Workload(Options& options) : TextGpt(options) {}
 
-  ModelShape shape;  // --quick makes it smaller where no flag sets it: see prepare()
-  torch::Device device = torch::kCPU;  // of models and batches
-  // After the flags were parsed: the shape as it will be, the text (--data FILE, or the grammar's), and process.device().
-  void prepare(torch::Device where = torch::kCPU);
   bool counts_memory() const { return device.is_cpu(); }  // the allocator does not see a GPU's
   // For a check beside a model that is too large for one rank: the same heads and vocabulary, and little else.
   void use_small_shape();
@@ -33,15 +25,7 @@ class Workload {
   int64_t timed_steps() const { return options_.steps_or(20, 3); }   // timed
   int64_t batch_size() const { return options_.batch_or(options_.quick ? 4 : 8); }
   double learning_rate() const { return 1e-3; }                      // Adam
-  uint64_t seed() const { return options_.seed; }
-  const Text& text() const { return text_; }
-
-  std::shared_ptr<Model> dense() const;                       // the same weights on every rank and every call
-  TextBatch batch(int64_t step, int64_t first_sample = 0) const;  // batch_size() samples of the step's global batch
-
- private:
-  const Options& options_;
-  Text text_;
+  TextBatch batch(int64_t step, int64_t first_sample = 0) const { return TextGpt::batch(step, first_sample, batch_size()); }
 };
 
 // A run: the loss of each step, and every parameter behind the last.

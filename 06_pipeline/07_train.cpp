@@ -7,16 +7,16 @@
 //             mpirun -np 4 build/06_pipeline/07_train --stages 2 --schedule zb-h1               (2 stages x 2 replicas)
 //             mpirun -np 8 build/06_pipeline/07_train --quick --stages 2 --tensor 2             (2 x 2 x 2)
 //             mpirun -np 2 build/06_pipeline/07_train --model resnet18 --trace run.json
+//             mpirun -np 2 build/06_pipeline/07_train --amp bf16
 //             mpirun -np 2 build/06_pipeline/07_train --checkpoint run1                         (and again with --resume --steps 40)
 // You see     the balance of the cut, gradients equal to the serial run over all replicas, a loss that falls, the Gantt chart, and a
 //             checksum of all parameters: the same for every schedule, every cut and every resumed run
-// Not here    mixed precision (chapter 05)
 // Read next   partition.cpp; then 07_challenge
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/ranges.h>
 
+#include "batches.hpp"                  // Batch, text_batch, image_batch
 #include "check.hpp"                    // expect_sound
 #include "comm/communicator.hpp"        // Communicator, split
 #include "engine.hpp"                   // Engine
@@ -30,45 +30,25 @@
 #include "models/kinds.hpp"             // Names: a module that only holds others
 #include "parallel/mesh.hpp"            // Mesh
 #include "parallel/parallel_gpt.hpp"    // ParallelGpt
+#include "parallel/replicate.hpp"       // allocate_shared
+#include "parallel/scaled_step.hpp"     // ScaledStep
+#include "parallel/strategy.hpp"        // make_adam
 #include "partition.hpp"                // partition_units, describe
+#include "rank_checkpoint.hpp"          // RankCheckpoint
 #include "report.hpp"                   // report, pointers
-#include "train/checkpoint.hpp"         // save_tensors, load_tensors_into
+#include "train/amp.hpp"                // Amp, Autocast
+#include "train/checkpoint.hpp"         // load_tensors, load_tensors_into
 #include "train/flat_parameters.hpp"    // FlatParameters
+#include "train/text_gpt.hpp"           // TextGpt, strategy_name
 
 using namespace manyranks;
 using namespace manyranks::pipeline;
 
 namespace {
 
-struct Batch {
-  std::vector<torch::Tensor> inputs, targets;  // by microbatch
-};
-
-// Something to learn, made up from (seed, step, replica) alone, so that a resumed run sees the same: counting in steps of 1 to 8 (gpt),
-// or one noisy pattern per class (images).
-Batch make_batch(bool language, const ModelShape& shape, uint64_t seed, int64_t step, int replica, int microbatches, int64_t size, torch::Device device) {
-  auto always = at::detail::createCPUGenerator(seed);
-  auto random = at::detail::createCPUGenerator((seed * 1000003 + static_cast<uint64_t>(step)) * 1009 + static_cast<uint64_t>(replica));
-  const auto patterns = language ? torch::Tensor() : torch::randn({shape.classes, shape.channels, shape.image, shape.image}, always);
-  Batch batch;
-  for (int i = 0; i < microbatches; ++i) {
-    torch::Tensor input, target;
-    if (language) {
-      const auto start = torch::randint(0, shape.vocab, {size, 1}, random, torch::kInt64), stride = torch::randint(1, 9, {size, 1}, random, torch::kInt64);
-      const auto tokens = (start + stride * torch::arange(shape.context + 1)).remainder(shape.vocab);  // (size, context + 1)
-      input = tokens.narrow(1, 0, shape.context).contiguous(), target = tokens.narrow(1, 1, shape.context).contiguous();
-    } else {
-      target = torch::randint(0, shape.classes, {size}, random, torch::kInt64);
-      input = patterns.index({target}) + torch::randn({size, shape.channels, shape.image, shape.image}, random);
-    }
-    batch.inputs.push_back(input.to(device)), batch.targets.push_back(target.to(device));
-  }
-  return batch;
-}
-
 // Forward plus backward of each unit, in milliseconds: the median of a few runs, measured by the first ranks (all that share rank 0's
 // layers) while the others wait. Rank 0's times count for all, because everybody must cut at the same place.
-std::vector<double> measure_units(Communicator& world, int tensor, Model& model, const Batch& batch, const UnitStage::Loss& loss) {
+std::vector<double> measure_units(Communicator& world, int tensor, Model& model, const Batch& batch, const UnitStage::Loss& loss, const Amp& amp) {
   const size_t units = model.units().size();
   auto costs = torch::zeros({static_cast<int64_t>(units)}, torch::kFloat64);
   torch::Tensor x = batch.inputs[0];
@@ -78,7 +58,10 @@ std::vector<double> measure_units(Communicator& world, int tensor, Model& model,
     for (int repeat = 0; repeat < 5; ++repeat) {
       const torch::Tensor input = x.is_floating_point() ? x.detach().requires_grad_(unit > 0) : x;
       const WallTimer timer;
-      y = model.units()[unit]->forward(input);
+      {
+        const Autocast autocast(amp, x.device().type());
+        y = model.units()[unit]->forward(input);
+      }
       (unit + 1 == units ? loss(y, 0) : y.sum()).backward();
       finish_device_work();
       times.push_back(1e3 * timer.seconds());
@@ -93,27 +76,6 @@ std::vector<double> measure_units(Communicator& world, int tensor, Model& model,
   return {costs.const_data_ptr<double>(), costs.const_data_ptr<double>() + units};
 }
 
-// DIR/step000012/rank0003.safetensors from every rank; DIR/latest names the folder once all files are there.
-struct Checkpoint {
-  std::string folder;
-  std::string latest() const {
-    std::ifstream in(folder + "/latest");
-    std::string name;
-    if (!(in >> name)) throw data_error("--resume", folder + "/latest does not name a checkpoint");
-    return name;
-  }
-  std::string file(const std::string& name, int rank) const { return fmt::format("{}/{}/rank{:04d}.safetensors", folder, name, rank); }
-  void save(Communicator& world, int64_t step, const NamedTensors& tensors, const safetensors::Metadata& metadata) const {
-    const std::string name = fmt::format("step{:06d}", step);
-    std::filesystem::create_directories(folder + "/" + name);
-    save_tensors(file(name, world.rank()), tensors, metadata);
-    world.barrier();
-    if (world.rank() != 0) return;
-    std::ofstream(folder + "/latest.new") << name << "\n";
-    std::filesystem::rename(folder + "/latest.new", folder + "/latest");
-  }
-};
-
 // The bits of all parameters of a replica as one whole number: it does not depend on the cut, and one flipped bit changes it.
 int64_t checksum_of(const Mesh& mesh, const FlatParameters& flat) {
   auto sum = flat.parameters().view(torch::kInt32).to(torch::kInt64).sum();
@@ -123,14 +85,15 @@ int64_t checksum_of(const Mesh& mesh, const FlatParameters& flat) {
 }
 
 // The sum of losses of the model with its parts put together. Collective over the ranks that share its layers.
-double dense_loss(const ParallelGpt& parallel, const Batch& batch, double parts) {
+double dense_loss(const ParallelGpt& parallel, const Batch& batch, double parts, const Amp& amp) {
   torch::NoGradGuard no_graph;
+  const Autocast autocast(amp, torch::kCPU);
   const auto whole = parallel.gather_whole();
   const auto dense = make_model("gpt", parallel.shape());
   const auto parameters = dense->parameters();
   for (size_t i = 0; i < whole.size(); ++i) parameters[i].copy_(whole[i]);
   double sum = 0;
-  for (size_t i = 0; i < batch.inputs.size(); ++i) sum += cross_entropy(dense->forward(batch.inputs[i].cpu()), batch.targets[i].cpu()).item<double>() / parts;
+  for (size_t i = 0; i < batch.inputs.size(); ++i) sum += cross_entropy(dense->forward(batch.inputs[i].cpu()).to(torch::kFloat), batch.targets[i].cpu()).item<double>() / parts;
   return sum;
 }
 
@@ -143,10 +106,12 @@ int main(int argc, char** argv) {
     Options options("06_pipeline/07_train", "pipeline x tensor x data parallel training");
     std::string kind = "gpt", name = "1f1b";
     int microbatches = 4, chunks = 1, pipeline_stages = 0, tensor = 1;
-    double rate = 3e-3;
+    double rate = 1e-3;
     bool resume = false;
-    Checkpoint checkpoint;
+    RankCheckpoint checkpoint;
     std::vector<size_t> units_per_part;
+    TextGpt gpt(options, 6, 6);  // 6 blocks: enough to cut
+    Amp amp(options);
     options.add("--model", kind, "gpt or resnet18").one_of({"gpt", "resnet18"});
     options.add("--schedule", name, "naive, gpipe, 1f1b, interleaved, zb-h1, or a CSV file");
     options.add("--microbatches", microbatches, "per replica and step").positive();
@@ -160,7 +125,7 @@ int main(int argc, char** argv) {
 
     // 2. Launch, and the mesh. Tensor ranks talk most and sit next to each other: rank = (replica * stages + stage) * tensor + part.
     process.start(options);
-    CountingAllocator::install();
+    auto& memory = CountingAllocator::install();
     keep_freed_memory();
     Communicator& world = process.world();
     if (kind != "gpt" && tensor > 1) throw usage_error("--tensor", "only the gpt's layers are cut over ranks", "--model gpt");
@@ -176,28 +141,34 @@ int main(int argc, char** argv) {
     expect_sound(schedule);
 
     // 4. The whole model, the same everywhere from the seed: needed for the cut and the serial reference, then let go.
-    ModelShape shape = usual_shape(kind);
-    if (kind == "gpt") shape.layers = 6, shape.context = 64;
-    if (kind == "resnet18") shape.image = 32, shape.classes = 10;
-    if (options.quick && kind == "gpt") shape.width = 32, shape.context = 16;
-    if (options.quick && kind == "resnet18") shape.image = 8;
+    const bool language = kind == "gpt";
+    gpt.prepare(process.device());
+    if (process.is_root() && amp.on()) fmt::print("CPU: {}\n", process.cpu_note());
+    ModelShape shape = language ? gpt.shape : usual_shape(kind);
+    if (!language) shape.image = options.quick ? 8 : 32, shape.classes = 10;
     torch::manual_seed(options.seed);
     auto parallel = tensor > 1 ? std::make_shared<ParallelGpt>(shape, TensorSplit{mesh["tensor"]}, RandomKeys{.seed = options.seed}) : nullptr;
-    std::shared_ptr<Model> model = parallel ? std::static_pointer_cast<Model>(parallel) : make_model(kind, shape);
+    std::shared_ptr<Model> model = parallel ? std::static_pointer_cast<Model>(parallel) : language ? gpt.dense() : make_model(kind, shape);
     model->to(process.device());
-    const auto batch_of = [&](int64_t step, int r) { return make_batch(kind == "gpt", shape, options.seed, step, r, schedule.microbatches, options.batch_or(4), process.device()); };
+    const int64_t size = options.batch_or(4);
+    const auto batch_of = [&](int64_t step, int r) {
+      return language ? text_batch(gpt, step, r, schedule.microbatches, size) : image_batch(shape, options.seed, step, r, schedule.microbatches, size, process.device());
+    };
     Batch batch = batch_of(0, 0);
     const double parts_of_loss = static_cast<double>(schedule.microbatches) * replicas;
+    ScaledStep scaled(world, amp);  // an overflow on one stage is everybody's: who steps while another skips trains another model
+    const auto scale = [&] { return amp.scales_loss() ? static_cast<double>(scaled.scaler().scale()) : 1.0; };
     const UnitStage::Loss loss = [&](const torch::Tensor& output, int microbatch) {
-      return (tensor > 1 ? vocabulary_cross_entropy(output, batch.targets[microbatch], mesh["tensor"]) : cross_entropy(output, batch.targets[microbatch])) / parts_of_loss;
+      const auto logits = output.to(torch::kFloat), &target = batch.targets[microbatch];
+      return scaled.scale((tensor > 1 ? vocabulary_cross_entropy(logits, target, mesh["tensor"]) : cross_entropy(logits, target)) / parts_of_loss);
     };
     std::vector<torch::Tensor> statistics;  // of batch normalisation: what is tried out below must leave no trace in them
     for (const auto& buffer : model->buffers()) statistics.push_back(buffer.clone());
 
     // 5. The cut: from the checkpoint, from --cut, or by measured cost.
-    const std::string from = resume ? checkpoint.file(checkpoint.latest(), world.rank()) : "";
+    const std::string from = resume ? checkpoint.latest(world.rank()) : "";
     safetensors::Metadata saved;
-    const std::string layout = fmt::format("{} on {}", kind, mesh.text());
+    const std::string layout = fmt::format("{} on {}, {}", kind, mesh.text(), amp.dtype_name());
     if (resume) {
       load_tensors(from, &saved);
       if (saved["layout"] != layout) throw usage_error("--resume", fmt::format("the checkpoint is of {}, this is {}", saved["layout"], layout));
@@ -206,7 +177,7 @@ int main(int argc, char** argv) {
       for (size_t units; numbers >> units;) units_per_part.push_back(units);
     }
     if (units_per_part.empty()) {
-      const Partition cut = partition_units(measure_units(world, tensor, *model, batch, loss), schedule.virtual_stages());
+      const Partition cut = partition_units(measure_units(world, tensor, *model, batch, loss, amp), schedule.virtual_stages());
       if (process.is_root()) fmt::print("{} cut into {} part(s), forward and backward of a microbatch:\n{}", kind, schedule.virtual_stages(), describe(cut, "ms"));
       units_per_part = cut.units;
     }
@@ -214,7 +185,7 @@ int main(int argc, char** argv) {
     for (size_t part : units_per_part) units += part;
     if (units != model->units().size() || units_per_part.size() != static_cast<size_t>(schedule.virtual_stages()))
       throw usage_error("cut", fmt::format("{} units in {} parts, but {} has {} units and the schedule {} parts", units, units_per_part.size(), kind, model->units().size(), schedule.virtual_stages()));
-    const auto stages = cut_model(*model, units_per_part, stage, pipeline_stages, {.seed = options.seed + replica}, loss);
+    const auto stages = cut_model(*model, units_per_part, stage, pipeline_stages, {.seed = options.seed + replica, .amp = amp}, loss);
     Engine engine(pipe, schedule, pointers(stages));
     engine.learn_shapes(batch.inputs[0]);
 
@@ -222,8 +193,8 @@ int main(int argc, char** argv) {
     Names mine;
     for (const auto& part : stages)
       for (size_t i = 0; i < part->units().size(); ++i) mine.register_module(fmt::format("unit{}", part->first_unit() + i), part->units()[i]);
-    FlatParameters flat(mine, 1, [&](int64_t count, const char*) { return peers.allocate({count}, torch::kFloat32); });
-    Adam optimizer(flat.parameters(), flat.gradients(), {});
+    FlatParameters flat(mine, 1, [&](int64_t count, std::string_view purpose) { return allocate_shared(peers, count, purpose == "gradients" ? Tag::gradients : Tag::parameters); });
+    const auto optimizer = scaled.wrap(make_adam())(flat.parameters(), flat.gradients());
     const auto compute_gradients = [&](int64_t step) {
       batch = batch_of(step, replica);
       flat.zero_grad();
@@ -239,9 +210,9 @@ int main(int argc, char** argv) {
     for (int r = 0; r < replicas; ++r) {
       batch = batch_of(0, r);
       flat.zero_grad();
-      const double sum = serial_step(*model, batch.inputs, loss, options.seed + r, 0);
+      const double sum = serial_step(*model, batch.inputs, loss, options.seed + r, 0, amp);
       serial = r == 0 ? flat.gradients().clone() : serial + flat.gradients();
-      if (r == 0 && tensor > 1) expect_close("loss of the dense model", torch::tensor(sum), torch::tensor(dense_loss(*parallel, batch, parts_of_loss)), 1e-5);
+      if (r == 0 && tensor > 1) expect_close("loss of the dense model", torch::tensor(sum / scale()), torch::tensor(dense_loss(*parallel, batch, parts_of_loss, amp)), amp.on() ? 1e-2 : 1e-5);
     }
     compute_gradients(0);
     expect_equal_bits("gradients of this stage", flat.gradients(), serial);
@@ -249,51 +220,63 @@ int main(int argc, char** argv) {
     if (process.is_root()) fmt::print("mesh {}, {}: gradients equal the serial run bit by bit\n", mesh.text(), schedule.name);
     if (options.verify_only) return;
     for (size_t i = 0; i < statistics.size(); ++i) model->buffers()[i].copy_(statistics[i]);
-    model.reset(), parallel.reset();  // from here on this rank holds its own units only
+    model.reset(), parallel.reset(), serial.reset();  // from here on this rank holds its own units only
 
     // 8. Resume: everything that is not made from seed and step alone.
     int64_t step = 0;
-    NamedTensors state{{"optimizer.mean", optimizer.state()[0].second}, {"optimizer.square", optimizer.state()[1].second}};
+    NamedTensors state{{"optimizer.mean", optimizer->state()[0].second}, {"optimizer.square", optimizer->state()[1].second}};
     for (const auto& slot : flat.slots()) state.emplace_back("model." + slot.name, slot.parameter);
     for (const auto& buffer : mine.named_buffers()) state.emplace_back("model." + buffer.key(), buffer.value());
     if (resume) {
       load_tensors_into(from, state);
       step = std::stoll(saved["step"]);
-      optimizer.set_steps_done(step);
+      scaled.scaler().load({std::stof(saved["scale"]), std::stoll(saved["good_steps"]), std::stoll(saved["skipped"])});
+      optimizer->set_steps_done(step - scaled.scaler().skipped());
       if (process.is_root()) fmt::print("resumed after step {}\n", step);
     }
 
-    // 9. Train.
+    // 9. Train. The first step warms up: its time does not count, unless it is the only one.
     double first = 0, last = 0;
     std::vector<Run> runs;
     const int64_t steps = options.steps_or(20, 5), start = step;
     if (start >= steps) throw usage_error("--steps", fmt::format("{}: the checkpoint has done {}", steps, start));
-    const Timing timing = time_steps(world, 0, steps - start, [&] {
+    const auto sent_so_far = [&] { return engine.bytes_sent() + peers.traffic().bytes_sent + mesh["tensor"].traffic().bytes_sent; };
+    const int64_t sent_before = sent_so_far();
+    memory.reset_peak();
+    const int64_t warmup = steps - start > 1 ? 1 : 0;
+    const Timing timing = time_steps(world, warmup, steps - start - warmup, [&] {
       process.set_step(step);
       runs.push_back(compute_gradients(step));
       auto sum = torch::tensor({runs.back().loss}, torch::TensorOptions(torch::kFloat64).device(process.device()));
       world.all_reduce(sum);
-      last = sum.item<double>();
+      last = sum.item<double>() / tensor / scale();  // each rank that shares the last layer has the whole loss
       if (step++ == start) first = last;
       if (!std::isfinite(last)) throw disagree_error("07_train", fmt::format("the loss is {}", last), "a smaller --rate");
-      optimizer.step(rate);
+      optimizer->step(rate);
     });
+    auto most = torch::tensor({(sent_so_far() - sent_before) / (steps - start), memory.peak_bytes()}, torch::TensorOptions(torch::kInt64).device(process.device()));
+    world.all_reduce(most, ReduceOp::max);  // of the rank that sends most, and of the rank that holds most
     if (!checkpoint.folder.empty()) {
-      safetensors::Metadata metadata{{"layout", layout}, {"step", std::to_string(step)}, {"cut", fmt::format("{}", fmt::join(units_per_part, " "))}};
+      safetensors::Metadata metadata{{"layout", layout}, {"step", std::to_string(step)}, {"cut", fmt::format("{}", fmt::join(units_per_part, " "))},
+                                     {"skipped", std::to_string(scaled.scaler().skipped())}, {"scale", fmt::format("{}", scaled.scaler().scale())},
+                                     {"good_steps", std::to_string(scaled.scaler().state().good_steps)}};
       checkpoint.save(world, step, state, metadata);
     }
 
     // 10. Report: the first of the pipelines.
-    report(process, schedule, runs, kind, tensor);
-    const int64_t samples = options.batch_or(4) * schedule.microbatches * replicas, checksum = checksum_of(mesh, flat);
+    const std::string workload = language ? fmt::format("gpt C={} L={} T={}", shape.width, shape.layers, shape.context) : kind;  // sizes are never pooled
+    runs.erase(runs.begin(), runs.begin() + warmup);
+    report(process, schedule, runs, workload, tensor);
+    const int64_t samples = size * schedule.microbatches * replicas, checksum = checksum_of(mesh, flat);
     Row row;
-    row.set("variant", fmt::format("{} {}x{}x{}", schedule.name, pipeline_stages, tensor, replicas)).set("workload", kind).set("kind", "measured").set("batch", options.batch_or(4));
-    row.set("global_batch", samples).set("rate", static_cast<double>(samples) / timing.median).set("rate_unit", "samples/s").set("loss", last);
+    row.set("variant", strategy_name({{"pp", pipeline_stages}, {"tp", tensor}, {"dp", replicas}}, {schedule.name})).set("workload", workload).set("kind", "measured").set("dtype", amp.dtype_name());
+    row.set("batch", size).set("global_batch", samples).set("rate", static_cast<double>(samples) / timing.median).set("rate_unit", "samples/s").set("loss", last);
+    row.set("sent_bytes", most[0].item<int64_t>()).set("peak_bytes", most[1].item<int64_t>());
     fill(row, world);
     fill(row, timing);
     write_row(process, row);
     if (process.is_root())
-      fmt::print("loss {:.4f} -> {:.4f} in {} steps; step {}, {:.1f} samples/s\nchecksum of the parameters {}\n", first, last, steps - start, format_seconds(timing.median),
+      fmt::print("{}loss {:.4f} -> {:.4f} in {} steps; step {}, {:.1f} samples/s\nchecksum of the parameters {}\n", amp.scales_loss() ? fmt::format("loss scale {}, {} of {} steps skipped\n", scaled.scaler().scale(), scaled.scaler().skipped(), step) : "", first, last, steps - start, format_seconds(timing.median),
                  static_cast<double>(samples) / timing.median, checksum);
   });
 }

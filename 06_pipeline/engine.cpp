@@ -40,6 +40,12 @@ Communicator& Engine::channel(const Action& action) {
   return *channels_[3 * tag_of(action) + (edge == schedule_.stages - 1 ? 2 : edge % 2)];
 }
 
+int64_t Engine::bytes_sent() const {
+  int64_t sum = pipeline_.traffic().bytes_sent;
+  for (const auto& each : channels_) sum += each->traffic().bytes_sent;
+  return sum;
+}
+
 // Errors say which stage and microbatch; so do those of the peers, if this rank dies or stalls in `body`.
 void Engine::named(const Action& action, const std::function<void()>& body) {
   const std::string where = fmt::format("stage {} of {}, {}", pipeline_.rank(), schedule_.stages, to_string(action));

@@ -46,6 +46,7 @@ class Engine {
   Run run(const std::vector<torch::Tensor>& inputs);
 
   const Schedule& schedule() const { return schedule_; }
+  int64_t bytes_sent() const;  // by this rank since it began, shapes included
 
  private:
   using Key = std::pair<int, int>;  // (chunk, microbatch)

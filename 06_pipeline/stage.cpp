@@ -40,6 +40,8 @@ void UnitStage::begin_step(int64_t step) {
 
 torch::Tensor UnitStage::run_unit(size_t unit, const torch::Tensor& input, int microbatch) const {
   seed_unit(setting_.seed, step_, microbatch, setting_.first_unit + unit);
+  // Half copies of the weights live as long as the unit runs: a cast per microbatch, and nothing to hold until the step ends.
+  const Autocast autocast(setting_.amp, device_.type());
   torch::Tensor output = units_[unit]->forward(input);
   return loss_ && unit + 1 == units_.size() ? loss_(output, microbatch) : output;
 }
@@ -154,13 +156,14 @@ void UnitStage::accumulate(int microbatch, std::vector<torch::Tensor> gradients)
 torch::Tensor UnitStage::shape_of_output(torch::Tensor input) {
   // Without gradients and in evaluation mode, so that batch normalisation does not count it.
   torch::NoGradGuard no_graph;
+  const Autocast autocast(setting_.amp, device_.type());
   for (const auto& unit : units_) {
     const bool was_training = unit->is_training();
     unit->eval();
     input = unit->forward(input);
     unit->train(was_training);
   }
-  return loss_ ? torch::zeros({}, input.options()) : input;
+  return loss_ ? torch::zeros({}, input.options().dtype(torch::kFloat)) : input;
 }
 
 std::vector<std::unique_ptr<UnitStage>> cut_model(const Model& model, const std::vector<size_t>& units_per_part, int stage, int stages,
@@ -183,12 +186,13 @@ std::vector<std::unique_ptr<UnitStage>> cut_model(const Model& model, const std:
   return mine;
 }
 
-double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const UnitStage::Loss& loss, uint64_t seed, int64_t step) {
+double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const UnitStage::Loss& loss, uint64_t seed, int64_t step, const Amp& amp) {
   double sum = 0;
   for (size_t microbatch = 0; microbatch < inputs.size(); ++microbatch) {
     torch::Tensor x = inputs[microbatch];
     for (size_t unit = 0; unit < model.units().size(); ++unit) {
       seed_unit(seed, step, static_cast<int>(microbatch), unit);
+      const Autocast autocast(amp, x.device().type());
       x = model.units()[unit]->forward(x);
     }
     const torch::Tensor value = loss(x, static_cast<int>(microbatch));

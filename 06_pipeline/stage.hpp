@@ -10,6 +10,7 @@
 
 #include "models/model.hpp"  // Unit
 #include "tape.hpp"          // Tape
+#include "train/amp.hpp"     // Amp
 
 namespace manyranks::pipeline {
 
@@ -36,6 +37,7 @@ class UnitStage : public Stage {
     size_t first_unit = 0, units = 0;  // of model->units()
     uint64_t seed = 1;
     bool recompute = false;  // hold only the input of each unit, and run it again in the backward pass
+    Amp amp = {};            // what travels between stages is then in half precision, too
   };
   // loss(output, microbatch): only on the last virtual stage.
   using Loss = std::function<torch::Tensor(const torch::Tensor& output, int microbatch)>;
@@ -84,6 +86,6 @@ std::vector<std::unique_ptr<UnitStage>> cut_model(const Model& model, const std:
 
 // The serial reference: the same microbatches in the same order through the whole model, by LibTorch's own backward(). Gradients
 // add up in each parameter's .grad. Returns the sum of the losses.
-double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const UnitStage::Loss& loss, uint64_t seed, int64_t step);
+double serial_step(Model& model, const std::vector<torch::Tensor>& inputs, const UnitStage::Loss& loss, uint64_t seed, int64_t step, const Amp& amp = {});
 
 }  // namespace manyranks::pipeline

@@ -7,6 +7,7 @@
 
 #include "comm/tests/rank_main.hpp"  // test::process
 #include "data/shapes.hpp"           // Shapes
+#include "models/memory_format.hpp"  // to_channels_last
 
 namespace manyranks {
 namespace {

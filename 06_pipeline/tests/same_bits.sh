@@ -31,3 +31,29 @@ expect "gpt, 2 steps and 2 more" "$(checksum 2 --steps 4 --checkpoint "$folder/g
 mesh=$(checksum 4 --stages 2 --steps 3 --model resnet18 --batch 2 --cut 5,5)
 checksum 4 --stages 2 --steps 1 --model resnet18 --batch 2 --cut 5,5 --checkpoint "$folder/resnet" > /dev/null
 expect "resnet18 on 2 stages x 2 replicas, 1 step and 2 more" "$(checksum 4 --stages 2 --steps 3 --model resnet18 --batch 2 --checkpoint "$folder/resnet" --resume)" "$mesh"
+
+for amp in bf16 fp16; do
+  half=$(checksum 1 --steps 4 --amp $amp)
+  expect "gpt, $amp, 1f1b on 2 stages" "$(checksum 2 --steps 4 --cut 3,5 --amp $amp)" "$half"
+  [ "$half" != "$gpt" ] || { echo "$amp has the bits of float32: it did nothing"; exit 1; }
+done
+checksum 2 --steps 1 --cut 4,4 --amp bf16 --checkpoint "$folder/bf16" > /dev/null
+expect "gpt, bf16, 1 step and 3 more" "$(checksum 2 --steps 4 --amp bf16 --checkpoint "$folder/bf16" --resume)" "$(checksum 1 --steps 4 --amp bf16)"
+
+# fp16 from a scale that overflows: the checkpoint holds another one than a run begins with, and skipped steps that Adam must not count.
+scaler() { sed -n 's/^loss scale //p' "$folder/out"; }  # "32768, 2 of 6 steps skipped"
+half=$(checksum 1 --steps 6 --amp fp16 --loss-scale 1048576)
+whole=$(scaler)
+checksum 2 --steps 4 --cut 4,4 --amp fp16 --loss-scale 1048576 --checkpoint "$folder/fp16" > /dev/null
+case "$(scaler)" in
+  1048576,*|'') echo "loss scale $(scaler): nothing overflowed, so nothing has to be restored"; exit 1 ;;
+esac
+expect "gpt, fp16, 4 steps and 2 more" "$(checksum 2 --steps 6 --amp fp16 --loss-scale 1048576 --checkpoint "$folder/fp16" --resume)" "$half"
+expect "its loss scale" "$(scaler)" "$whole"
+
+checksum 2 --steps 12 > /dev/null
+sed -n 's/^loss \([0-9.]*\) -> \([0-9.]*\) in.*/\1 \2/p' "$folder/out" | {
+  read -r first last
+  echo "loss $first -> $last"
+  awk "BEGIN { exit !($last < $first - 0.3) }" || { echo "the loss does not fall"; exit 1; }
+}

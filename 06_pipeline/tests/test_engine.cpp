@@ -4,6 +4,7 @@
 #include <torch/nn.h>
 #include <gtest/gtest.h>
 
+#include "check.hpp"  // expect_sound
 #include "comm/communicator.hpp"
 #include "comm/tests/rank_main.hpp"  // world
 #include "engine.hpp"
@@ -25,14 +26,16 @@ struct Problem {
   std::vector<torch::Tensor> inputs, targets;
   std::map<const void*, torch::Tensor> serial;  // gradients, by parameter
   double serial_loss = 0;
+  Amp amp;
   UnitStage::Loss loss = [this](const torch::Tensor& output, int microbatch) {
-    return cross_entropy(output, targets[microbatch]) / static_cast<double>(targets.size());
+    return cross_entropy(output.to(torch::kFloat), targets[microbatch]) / static_cast<double>(targets.size());
   };
 };
 
 // 8 units: enough for 4 stages of 2 chunks.
-std::unique_ptr<Problem> make_problem(const std::string& kind, int microbatches, double dropout = 0) {
+std::unique_ptr<Problem> make_problem(const std::string& kind, int microbatches, double dropout = 0, const Amp& amp = {}) {
   auto problem = std::make_unique<Problem>();
+  problem->amp = amp;
   ModelShape shape = usual_shape(kind);
   shape.dropout = dropout;
   if (kind == "mlp") shape.image = 6, shape.width = 16, shape.layers = 7;
@@ -44,7 +47,7 @@ std::unique_ptr<Problem> make_problem(const std::string& kind, int microbatches,
     problem->inputs.push_back(problem->model->example_input(2));
     problem->targets.push_back(problem->model->example_target(2));
   }
-  problem->serial_loss = serial_step(*problem->model, problem->inputs, problem->loss, 5, 3);
+  problem->serial_loss = serial_step(*problem->model, problem->inputs, problem->loss, 5, 3, amp);
   for (const auto& parameter : problem->model->parameters()) problem->serial[parameter.unsafeGetTensorImpl()] = parameter.grad();
   return problem;
 }
@@ -54,7 +57,7 @@ Run expect_serial(Problem& problem, const Schedule& schedule, bool recompute = f
   problem.model->zero_grad();
   const size_t units = problem.model->units().size();
   const auto cut = partition_units(std::vector<double>(units, 1), schedule.virtual_stages());
-  auto stages = cut_model(*problem.model, cut.units, world().rank(), world().size(), {.seed = 5, .recompute = recompute}, problem.loss);
+  auto stages = cut_model(*problem.model, cut.units, world().rank(), world().size(), {.seed = 5, .recompute = recompute, .amp = problem.amp}, problem.loss);
   std::vector<Stage*> chunks;
   for (auto& stage : stages) {
     stage->begin_step(3);
@@ -92,6 +95,27 @@ TEST_P(EveryModel, with_dropout_and_recomputation_too) {
   }
 }
 
+// Fails if a unit, a repeated forward pass or the reference runs in another precision than the rest.
+TEST_P(EveryModel, in_half_precision_too) {
+  for (const std::string format : {"bf16", "fp16"}) {
+    const auto problem = make_problem(GetParam(), 3, 0.2, Amp(format));
+    for (const std::string& name : schedule_names())
+      for (bool recompute : {false, true}) expect_serial(*problem, generate(name, world().size(), 3, name == "interleaved" ? 2 : 1), recompute);
+  }
+}
+
+TEST(Engine, half_precision_travels_in_half_the_bytes) {
+  if (world().size() == 1) return;
+  const auto sent = [](const Amp& amp) {
+    const auto problem = make_problem("mlp", 4, 0, amp);
+    const int64_t before = world().traffic().bytes_sent;
+    expect_serial(*problem, generate("1f1b", world().size(), 4));
+    return world().traffic().bytes_sent - before;
+  };
+  const int64_t shapes = world().rank() + 1 < world().size() ? 16 * 8 : 0;  // learn_shapes()
+  EXPECT_EQ(2 * (sent(Amp("bf16")) - shapes), sent(Amp()) - shapes);
+}
+
 TEST(Engine, a_resnet_too) {
   const auto problem = make_problem("resnet18", 3);
   for (const std::string& name : schedule_names()) expect_serial(*problem, generate(name, world().size(), 3, name == "interleaved" ? 2 : 1));
@@ -105,6 +129,36 @@ TEST(Engine, a_schedule_that_finishes_out_of_order_still_adds_in_order) {
       if (action.kind != Kind::forward && !carries_activation(action.kind)) action.microbatch = 4 - action.microbatch;
   schedule.name = "reversed";
   expect_serial(*make_problem("mlp", 5), schedule);
+}
+
+// Activations and gradients that go the same way between two ranks (interleaved does that) are told apart by their tags: here a stage
+// takes them in another order than they were sent.
+TEST(Engine, a_gradient_may_be_received_before_an_activation_that_was_sent_first) {
+  if (world().size() != 2) return;
+  const Schedule plain = generate("interleaved", 2, 4, 2);
+  const auto is_receive = [](const Action& action) { return action.kind == Kind::receive_activation || action.kind == Kind::receive_gradient; };
+  int tried = 0;
+  for (int stage = 0; stage < 2; ++stage)
+    for (size_t from = 1; from < plain.actions[stage].size(); ++from) {
+      Schedule moved = plain;
+      auto& actions = moved.actions[stage];
+      const Action late = actions[from];
+      if (!is_receive(late)) continue;
+      size_t to = from;  // before the receive of the other kind that comes next above it
+      while (to > 0 && !(is_receive(actions[to - 1]) && actions[to - 1].kind != late.kind)) --to;
+      if (to-- == 0) continue;
+      actions.erase(actions.begin() + static_cast<long>(from));
+      actions.insert(actions.begin() + static_cast<long>(to), late);
+      try {
+        expect_sound(moved);
+      } catch (const Error&) {
+        continue;  // it waits for itself
+      }
+      ++tried;
+      moved.name = fmt::format("stage {}, receive {} moved to {}", stage, from, to);
+      expect_serial(*make_problem("mlp", 4), moved);
+    }
+  EXPECT_GT(tried, 0);
 }
 
 TEST(Engine, holds_as_many_bytes_as_the_schedule_says) {
@@ -217,6 +271,19 @@ TEST(Tape, the_weight_part_repeats_nothing) {
   EXPECT_EQ(count_flops([&] { whole.backward(gradient); }), 12 * product);
   EXPECT_EQ(count_flops([&] { split.backward_input(gradient); }), 6 * product);
   EXPECT_EQ(count_flops([&] { split.backward_weight(); }), 6 * product);
+}
+
+TEST(Tape, the_input_part_gives_back_what_only_it_needed) {
+  const auto& memory = CountingAllocator::install();
+  const MemoryTag tag(Tag::activations, "test");
+  torch::nn::Sequential layers(torch::nn::Linear(64, 64), torch::nn::GELU(), torch::nn::GELU(), torch::nn::GELU(), torch::nn::Linear(64, 64));
+  const int64_t activation = 256 * 64 * 4;
+  const auto x = torch::ones({256, 64}, torch::requires_grad()), gradient = torch::ones({256, 64});
+  Tape tape(x, layers->forward(x), layers->parameters());
+  const int64_t before = memory.live_bytes(Tag::activations);
+  tape.backward_input(gradient);
+  // The inputs of three GELUs go; the gradient at the first layer stays for its weight part.
+  EXPECT_EQ(memory.live_bytes(Tag::activations) - before, -3 * activation + activation);
 }
 
 // How often operators with that word in their name run in `body`.

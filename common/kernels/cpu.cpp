@@ -2,6 +2,7 @@
 // between nodes. The bits are the same in all of them: see functors.hpp.
 #include <algorithm>
 
+#include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 
 // haswell is AVX2 with fused multiply-adds, which "avx2" alone leaves out. target_clones works through ifunc resolvers, which run before a sanitizer is ready.
@@ -50,6 +51,14 @@ double sum_of_squares(const float* __restrict__ values, int64_t count) {
   double total = 0;
   for (const double sum : sums) total += sum;
   return total;
+}
+
+void guarded_sgd(const Guarded<Sgd>& guarded, const double* squared_norm, float* parameter, const float* gradient, float* velocity, int64_t count) {
+  if (Guard::accepts(*squared_norm)) sgd(guarded.resolved(*squared_norm), parameter, gradient, velocity, count);
+}
+
+void guarded_adam(const Guarded<Adam>& guarded, const double* squared_norm, float* parameter, const float* gradient, float* mean, float* square, int64_t count) {
+  if (Guard::accepts(*squared_norm)) adam(guarded.resolved(*squared_norm), parameter, gradient, mean, square, count);
 }
 
 }  // namespace manyranks::kernels::cpu

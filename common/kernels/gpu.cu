@@ -6,6 +6,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <string>
 
+#include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 #include "launch/errors.hpp"
 
@@ -32,14 +33,22 @@ void check_launch(const char* kernel) {
 __device__ int64_t first() { return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; }
 __device__ int64_t stride() { return gridDim.x * static_cast<int64_t>(blockDim.x); }
 
-__global__ void sgd_kernel(Sgd step, float* __restrict__ parameter, const float* __restrict__ gradient,
-                           float* __restrict__ velocity, int64_t count) {
-  for (int64_t i = first(); i < count; i += stride()) step(parameter[i], gradient[i], velocity[i]);
+// A step's functor over its buffers: parameter, gradient, and as many rows of state as it has.
+template <class Step, class... State>
+__device__ void step_all(const Step& step, int64_t count, float* __restrict__ parameter, const float* __restrict__ gradient, State* __restrict__... state) {
+  for (int64_t i = first(); i < count; i += stride()) step(parameter[i], gradient[i], state[i]...);
 }
 
-__global__ void adam_kernel(Adam step, float* __restrict__ parameter, const float* __restrict__ gradient,
-                            float* __restrict__ mean, float* __restrict__ square, int64_t count) {
-  for (int64_t i = first(); i < count; i += stride()) step(parameter[i], gradient[i], mean[i], square[i]);
+template <class Step, class... State>
+__global__ void step_kernel(Step step, int64_t count, float* __restrict__ parameter, const float* __restrict__ gradient, State* __restrict__... state) {
+  step_all(step, count, parameter, gradient, state...);
+}
+
+// Every thread reads the one number and decides as all others do: no thread waits for another, and the host for none.
+template <class Step, class... State>
+__global__ void guarded_kernel(Guarded<Step> guarded, const double* __restrict__ squared_norm, int64_t count, float* __restrict__ parameter,
+                               const float* __restrict__ gradient, State* __restrict__... state) {
+  if (Guard::accepts(*squared_norm)) step_all(guarded.resolved(*squared_norm), count, parameter, gradient, state...);
 }
 
 __global__ void scale_kernel(Scale scale, float* __restrict__ values, int64_t count, float* not_finite) {
@@ -76,14 +85,28 @@ cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream);
 
 void sgd(const Sgd& step, float* parameter, const float* gradient, float* velocity, int64_t count, void* stream) {
   if (count == 0) return;
-  sgd_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(step, parameter, gradient, velocity, count);
+  step_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(step, count, parameter, gradient, velocity);
   check_launch("sgd kernel");
 }
 
 void adam(const Adam& step, float* parameter, const float* gradient, float* mean, float* square, int64_t count, void* stream) {
   if (count == 0) return;
-  adam_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(step, parameter, gradient, mean, square, count);
+  step_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(step, count, parameter, gradient, mean, square);
   check_launch("adam kernel");
+}
+
+void guarded_sgd(const Guarded<Sgd>& guarded, const double* squared_norm, float* parameter, const float* gradient, float* velocity, int64_t count,
+                 void* stream) {
+  if (count == 0) return;
+  guarded_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(guarded, squared_norm, count, parameter, gradient, velocity);
+  check_launch("guarded sgd kernel");
+}
+
+void guarded_adam(const Guarded<Adam>& guarded, const double* squared_norm, float* parameter, const float* gradient, float* mean, float* square,
+                  int64_t count, void* stream) {
+  if (count == 0) return;
+  guarded_kernel<<<blocks_for(count), threads, 0, as_stream(stream)>>>(guarded, squared_norm, count, parameter, gradient, mean, square);
+  check_launch("guarded adam kernel");
 }
 
 void scale(const Scale& scale, float* values, int64_t count, float* not_finite, void* stream) {

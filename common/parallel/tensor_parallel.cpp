@@ -113,11 +113,12 @@ struct RegatherLinear : torch::autograd::Function<RegatherLinear> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     Communicator& ranks = kept_ranks(context);
-    const auto x = gathered(saved[0], ranks);
+    const auto type = gradients[0].scalar_type();  // half precision if forward ran under autocast, which this is outside of
+    const auto x = gathered(saved[0], ranks).to(type);
     const auto rows = gradients[0].reshape({-1, gradients[0].size(-1)});  // (N T, outputs / n)
     const auto weight_gradient = rows.t().matmul(x.reshape({-1, x.size(-1)}));
     const auto bias_gradient = context->saved_data["bias"].toBool() ? rows.sum(0) : Tensor();
-    return {scattered(gradients[0].matmul(saved[1]), ranks), weight_gradient, bias_gradient, Tensor()};
+    return {scattered(gradients[0].matmul(saved[1].to(type)), ranks), weight_gradient, bias_gradient, Tensor()};
   }
 };
 

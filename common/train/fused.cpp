@@ -7,6 +7,7 @@
 
 #include "kernels/kernels.hpp"
 #include "launch/errors.hpp"
+#include "train/guarded.hpp"
 
 #if defined(MANYRANKS_HAVE_CUDA)
 #include <c10/cuda/CUDAGuard.h>
@@ -118,15 +119,63 @@ double sum_of_squares(const torch::Tensor& values) {
     for (const double sum : partial) total += sum;
     return total;
   }
+  if (values.is_cuda()) return squared_norm(values).item<double>();
+  no_kernel("sum_of_squares", values);
+}
+
+torch::Tensor squared_norm(const torch::Tensor& gradients) {
+  check("squared_norm", gradients, {});
 #if defined(MANYRANKS_HAVE_CUDA)
-  if (values.is_cuda()) {
-    const torch::Tensor space = torch::empty({kernels::gpu::sum_of_squares_workspace + 1}, values.options().dtype(torch::kDouble));
+  if (gradients.is_cuda()) {
+    const torch::Tensor space = torch::empty({kernels::gpu::sum_of_squares_workspace + 1}, gradients.options().dtype(torch::kDouble));
     auto* result = space.data_ptr<double>();
-    kernels::gpu::sum_of_squares(v, count, result, result + 1, OnDevice(values).stream);
-    return space[0].item<double>();
+    kernels::gpu::sum_of_squares(data(gradients), gradients.numel(), result, result + 1, OnDevice(gradients).stream);
+    return space.narrow(0, 0, 1);
   }
 #endif
-  no_kernel("sum_of_squares", values);
+  if (!gradients.is_cpu()) no_kernel("squared_norm", gradients);
+  return torch::full({1}, sum_of_squares(gradients), torch::kDouble);
+}
+
+namespace {
+
+const double* norm_pointer(const char* what, const torch::Tensor& norm, const torch::Tensor& like) {
+  if (norm.scalar_type() != torch::kDouble || norm.numel() != 1 || norm.device() != like.device()) throw usage_error(what, "the squared norm is not one double on the buffers' device");
+  return norm.data_ptr<double>();
+}
+
+}  // namespace
+
+void guarded_sgd(const kernels::Guarded<kernels::Sgd>& step, const torch::Tensor& norm, torch::Tensor parameter, const torch::Tensor& gradient, torch::Tensor velocity) {
+  check("guarded_sgd", parameter, {gradient, velocity});
+  const double* n = norm_pointer("guarded_sgd", norm, parameter);
+  float *p = data(parameter), *g = data(gradient), *v = data(velocity);
+  if (parameter.is_cpu()) {
+    at::parallel_for(0, parameter.numel(), grain,
+                     [&](int64_t begin, int64_t end) { kernels::cpu::guarded_sgd(step, n, p + begin, g + begin, v + begin, end - begin); });
+    return;
+  }
+#if defined(MANYRANKS_HAVE_CUDA)
+  if (parameter.is_cuda()) return kernels::gpu::guarded_sgd(step, n, p, g, v, parameter.numel(), OnDevice(parameter).stream);
+#endif
+  no_kernel("guarded_sgd", parameter);
+}
+
+void guarded_adam(const kernels::Guarded<kernels::Adam>& step, const torch::Tensor& norm, torch::Tensor parameter, const torch::Tensor& gradient, torch::Tensor mean,
+                  torch::Tensor square) {
+  check("guarded_adam", parameter, {gradient, mean, square});
+  const double* n = norm_pointer("guarded_adam", norm, parameter);
+  float *p = data(parameter), *g = data(gradient), *m = data(mean), *s = data(square);
+  if (parameter.is_cpu()) {
+    at::parallel_for(0, parameter.numel(), grain, [&](int64_t begin, int64_t end) {
+      kernels::cpu::guarded_adam(step, n, p + begin, g + begin, m + begin, s + begin, end - begin);
+    });
+    return;
+  }
+#if defined(MANYRANKS_HAVE_CUDA)
+  if (parameter.is_cuda()) return kernels::gpu::guarded_adam(step, n, p, g, m, s, parameter.numel(), OnDevice(parameter).stream);
+#endif
+  no_kernel("guarded_adam", parameter);
 }
 
 double clip_factor(double squared_norm, double max_norm) {

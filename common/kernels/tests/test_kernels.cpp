@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 
 namespace manyranks::kernels {
@@ -116,6 +117,56 @@ TEST(Kernels, SumOfSquaresIsExactOnIntegersAndCloseOtherwise) {
   long double precise = 0;
   for (const float value : values) precise += static_cast<long double>(value) * value;
   EXPECT_NEAR(cpu::sum_of_squares(values.data(), count), static_cast<double>(precise), 1e-10);
+}
+
+// Two passes against the operators one by one: unscale, norm, clip, step.
+TEST(Kernels, GuardedStepUnscalesThenClips) {
+  const double scale = 1024.0, max_norm = 0.5;
+  State fused(count), plain(count);
+  for (float& gradient : fused.gradient) gradient *= static_cast<float>(scale);
+  const double norm = cpu::sum_of_squares(fused.gradient.data(), count);
+  cpu::guarded_sgd({sgd_step, {.inverse_scale = 1 / scale, .max_norm = max_norm}}, &norm, fused.parameter.data(), fused.gradient.data(), fused.first.data(), count);
+  double real_norm = 0;
+  for (const float gradient : plain.gradient) real_norm += static_cast<double>(gradient) * gradient;
+  Sgd clipped = sgd_step;
+  clipped.gradient_scale = static_cast<float>(max_norm / std::sqrt(real_norm));
+  ASSERT_LT(clipped.gradient_scale, 1.0F) << "nothing to clip: the test would show nothing";
+  for (size_t i = 0; i < count; ++i) {
+    clipped(plain.parameter[i], plain.gradient[i], plain.first[i]);
+    ASSERT_NEAR(fused.parameter[i], plain.parameter[i], 1e-6) << i;
+  }
+  // Below the limit, and by a power of two: the bits of a step on the unscaled gradient.
+  const Adam adam = adam_step(true);
+  State unscaled(count), by_hand(count);
+  for (float& gradient : unscaled.gradient) gradient *= static_cast<float>(scale);
+  const double square = cpu::sum_of_squares(unscaled.gradient.data(), count);
+  cpu::guarded_adam({adam, {.inverse_scale = 1 / scale, .max_norm = 1e9}}, &square, unscaled.parameter.data(), unscaled.gradient.data(), unscaled.first.data(),
+                    unscaled.second.data(), count);
+  Adam one = adam;
+  one.gradient_scale = 1.0F;
+  for (size_t i = 0; i < count; ++i) one(by_hand.parameter[i], by_hand.gradient[i], by_hand.first[i], by_hand.second[i]);
+  expect_same_bits(unscaled.parameter, by_hand.parameter, "parameter");
+  expect_same_bits(unscaled.second, by_hand.second, "square");
+}
+
+TEST(Kernels, GuardedStepLeavesEverythingAloneIfAGradientIsNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const size_t place : {size_t{0}, size_t{513}, size_t{count - 1}}) {
+      State state(count), before(count);
+      state.gradient[place] = bad;
+      const double norm = cpu::sum_of_squares(state.gradient.data(), count);
+      EXPECT_FALSE(Guard::accepts(norm)) << bad << " at " << place;
+      cpu::guarded_sgd({sgd_step, {}}, &norm, state.parameter.data(), state.gradient.data(), state.first.data(), count);
+      cpu::guarded_adam({adam_step(false), {}}, &norm, state.parameter.data(), state.gradient.data(), state.first.data(), state.second.data(), count);
+      expect_same_bits(state.parameter, before.parameter, "parameter");
+      expect_same_bits(state.first, before.first, "state");
+      expect_same_bits(state.second, before.second, "state");
+    }
+  }
+  // The largest floats are finite, and so is the sum of their squares.
+  const std::vector<float> large(count, std::numeric_limits<float>::max());
+  EXPECT_TRUE(Guard::accepts(cpu::sum_of_squares(large.data(), count)));
 }
 
 // torch.optim.Adam's definition, in double, over a few steps.

@@ -15,12 +15,12 @@ import time
 
 import plot
 import results
-from figures import style
+from figures import scaling, style
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCALARS = "median_s p95_s rate algbw_GBs busbw_GBs sent_bytes peak_bytes data_wait_s compute_s exposed_comm_s optimizer_s predicted measured loss".split()
 
-REST = "kind device gpu backend transport nodes threads ranks bytes host commit".split()  # part of a run's name where they differ
+REST = "kind device gpu backend transport nodes threads ranks bytes unit rate_unit host commit".split()  # part of a run's name where they differ
 
 
 def run_name(row):
@@ -33,13 +33,21 @@ def axis(rows):
     return next((column for column in ("iterations", "bytes", "ranks") if len({row[column] for row in rows}) > 1 and all(row[column] is not None for row in rows)), "ranks")
 
 
+def rest_of(rows, column):
+    """The columns that, beside the name, tell two measurements apart; a curve over ranks changes one of the batches with every point, and may end oversubscribed."""
+    batches = [scaling.work(rows[0])] if column == "ranks" else ["batch", "global_batch"]
+    rest = [name for name in [*REST, *batches] if name != column and len({row[name] for row in rows}) > 1]
+    at_one_x = results.grouped(rows, lambda row: row[column]).values()
+    return rest + ["oversubscribed"] * any(len({row["oversubscribed"] for row in mine}) > 1 for mine in at_one_x)
+
+
 def series(rows):
     """{(run, scalar): [(x, value, seconds since 1970)]}: the median over repeats, and never over different settings."""
     made = {}
     for base, group in results.grouped(rows, run_name).items():
         # Iterations count as x only for curves (a loss at each); elsewhere they only tell how often was timed.
         column = axis([row for row in group if row["loss"] is not None] or [{**row, "iterations": None} for row in group])
-        rest = [name for name in REST if name != column and len({row[name] for row in group}) > 1]
+        rest = rest_of(group, column)
         for values, mine in results.grouped(group, lambda row: tuple(row[name] for name in rest)).items():
             run = "/".join([base, *(style.slug(name, value) for name, value in zip(rest, values))])
             add_points(made, run, column, mine)
@@ -55,10 +63,7 @@ def add_points(made, run, column, rows):
 
 
 def wall_time(date):
-    try:
-        return calendar.timegm(time.strptime(date, "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return 0
+    return calendar.timegm(time.strptime(date, results.DATE))
 
 
 def to_tensorboard(rows, out):
@@ -87,7 +92,7 @@ def to_tensorboard(rows, out):
 
 def to_wandb(rows, out):
     """One offline run. WANDB_MODE is set before the import, so that not even the import talks to anybody."""
-    os.environ.update(WANDB_MODE="offline", WANDB_DISABLE_GIT="true", WANDB_SILENT="true")
+    os.environ.update(WANDB_MODE="offline", WANDB_DISABLE_GIT="true", WANDB_SILENT="true", WANDB_ERROR_REPORTING="false")
     try:
         import wandb
     except ImportError:

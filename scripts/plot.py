@@ -6,6 +6,8 @@
   scripts/plot.py --trace pipeline.json            a Gantt chart of a run's trace (--trace FILE of the program)
   scripts/plot.py --monitor monitor.csv            utilisation over time, as the monitor sampled it
 
+Traces and monitors' files that lie in a folder of results are drawn, too.
+
 Rows that are not sound are named with file and line and left out; the other figures still come, and the exit code is 1.
 """
 import argparse
@@ -19,7 +21,7 @@ own_python.need("matplotlib", "numpy")
 
 import figures
 import results
-from figures import style, timeline
+from figures import strategies, style, timeline
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -32,13 +34,23 @@ def read(paths):
     return rows, problems
 
 
+def told(error):
+    """An error without its name says little: KeyError's text is a key."""
+    return f"{type(error).__name__}: {error}"
+
+
 def draw_all(rows, out, families=None, allow_mixed=False, formats=("png", "svg", "pdf")):
     """Draws into the folder `out`. Returns (descriptions, what went wrong)."""
     out.mkdir(parents=True, exist_ok=True)
     made, wrong, taken = [], [], set()
+    if not families or "strategies" in families:
+        try:
+            wrong += strategies.refused(rows)
+        except Exception as error:
+            wrong.append(f"strategies: {told(error)}")
     for family, figure in figures.make(rows, families):
         if isinstance(figure, Exception):
-            wrong.append(f"{family}: could not be drawn: {figure}")
+            wrong.append(f"{family}: could not be drawn: {told(figure)}")
             continue
         mixed = results.mixture(figure.rows)
         if mixed and not allow_mixed:
@@ -68,10 +80,11 @@ def main(words=None):
     formats = chosen.formats.split(",")
     if unknown or set(formats) - {"png", "svg", "pdf"}:
         parser.error(f"unknown: {', '.join(sorted(unknown | set(formats) - {'png', 'svg', 'pdf'}))}")
-    alone = timeline.draw_files(chosen.trace, chosen.monitor, chosen.out, formats)
-    made, wrong = alone
-    if chosen.csv or not (chosen.trace or chosen.monitor):
-        rows, problems = read(chosen.csv or [HERE.parent / "results"])
+    paths = chosen.csv or ([] if chosen.trace or chosen.monitor else [HERE.parent / "results"])
+    traces, monitors = timeline.found(paths) if not only else ([], [])
+    made, wrong = timeline.draw_files([*chosen.trace, *traces], [*chosen.monitor, *monitors], chosen.out, formats)
+    if paths:
+        rows, problems = read(paths)
         more, bad = draw_all(rows, chosen.out, only, chosen.allow_mixed, formats)
         made, wrong = made + more, wrong + list(map(str, problems)) + bad
     if made:

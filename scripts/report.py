@@ -9,6 +9,7 @@ Rows of several commits or machines are refused (exit 65) unless --allow-mixed. 
 """
 import argparse
 import dataclasses
+import itertools
 import os
 import pathlib
 import sys
@@ -20,7 +21,7 @@ own_python.need("matplotlib", "numpy")
 import figures
 import plot
 import results
-from figures import style
+from figures import strategies, style, timeline
 from reporting import findings, fits, formats, paper, tables
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -46,30 +47,53 @@ def checklist(figure, checks):
 
 def build(rows, problems, chosen):
     """The report, and on the way the figures as files where Markdown needs them."""
-    report = Report(chosen.title, tables.machine(rows), list(map(str, problems)), findings.all_findings(rows), [], [fit.text() for fit in fits.all_fits(rows)],
-                    tables.result_tables(rows), tables.published_table())
+    report = Report(chosen.title, tables.machine(rows), list(map(str, problems)), [], [], [], [], tables.published_table())
+    report.problems += attempt(report, "strategies", lambda: strategies.refused(rows))
     kept = []
-    for family, figure in figures.make(rows):
+    for family, figure in itertools.chain(figures.make(rows), timeline.make(*timeline.found(chosen.csv))):
         if isinstance(figure, Exception):
-            report.problems.append(f"{family}: could not be drawn: {figure}")
+            report.problems.append(f"{family}: could not be drawn: {plot.told(figure)}")
             continue
-        failed = []
-        if chosen.paper:
+        # An id in a page and a file beside it must mean one figure.
+        failed = ["two figures of one name"] if figure.name in {name for name, *_ in report.figures} else []
+        if chosen.paper and not figure.rows:
+            failed.append("its file does not say which commit ran")
+        elif chosen.paper:
             checks = paper.checks(figure, chosen.least_repeats)
-            failed = [f"{check.item}: {check.detail}" for check in checks if not check.good]
+            failed += [f"{check.item}: {check.detail}" for check in checks if not check.good]
             report.paper.append(checklist(figure, checks))
         if failed:
-            report.problems.append(f"{figure.name}: refused for a paper: {'; '.join(failed)}")
+            report.problems.append(f"{figure.name}: refused{' for a paper' if chosen.paper else ''}: {'; '.join(failed)}")
         else:
-            kept.append(figure)
+            kept.append((family, figure))
             report.figures.append((figure.name, figure.title, style.caption(figure), style.png(figure)))
             if chosen.markdown:
                 picture_folder(chosen.markdown).mkdir(parents=True, exist_ok=True)
                 style.save(figure, picture_folder(chosen.markdown), ("png",))
         figure.close()
+    for family in figures.FAMILIES:
+        # What is not good enough for a figure is not good enough for a sentence or a table.
+        say(report, family, [row for name, figure in kept if name == family for row in figure.rows] if chosen.paper else rows)
     if chosen.paper:
-        report.methods = paper.methods(rows, kept)
+        report.methods = paper.methods(rows, [figure for _, figure in kept])
     return report
+
+
+def attempt(report, what, make):
+    """A sentence that we cannot make must not cost the reader the page."""
+    try:
+        return make()
+    except Exception as error:
+        report.problems.append(f"{what}: could not be computed: {plot.told(error)}")
+        return []
+
+
+def say(report, family, rows):
+    """What the rows of one family say beside their figures."""
+    report.findings += attempt(report, f"{family}, findings", lambda: findings.FINDERS[family](rows))
+    report.tables += attempt(report, f"{family}, tables", lambda: tables.result_tables(family, rows))
+    if family == "scaling":
+        report.fits += attempt(report, "fits", lambda: [fit.text() for fit in fits.all_fits(rows)])
 
 
 def picture_folder(markdown):
@@ -100,7 +124,8 @@ def arguments(words):
 
 def main(words=None):
     chosen = arguments(words)
-    rows, problems = plot.read(chosen.csv or [HERE.parent / "results"])
+    chosen.csv = chosen.csv or [HERE.parent / "results"]
+    rows, problems = plot.read(chosen.csv)
     mixed = results.mixture(rows)
     for problem in problems:
         print(f"report.py: {problem}", file=sys.stderr)

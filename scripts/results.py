@@ -5,6 +5,7 @@ never guessed at. Plot, report, export and sweep all read through here.
 """
 import csv
 import dataclasses
+import datetime
 import io
 import math
 import pathlib
@@ -22,6 +23,7 @@ REAL = set("median_s p95_s rate algbw_GBs busbw_GBs data_wait_s compute_s expose
 SIGNED = {"loss", "predicted", "measured", "exposed_comm_s"}  # exposed communication is a difference of two times: noise can make it negative
 TRUTH = {"oversubscribed", "dirty"}
 CHOICES = {"kind": ("measured", "emulated", "simulated", "synthetic"), "scaling": ("strong", "weak", "")}
+DATE = "%Y-%m-%dT%H:%M:%SZ"
 NEEDED = "chapter lesson kind ranks commit date host".split()
 # What makes two rows repeats of one measurement: everything but the figures themselves and where they come from.
 SETTING = ("chapter lesson variant workload kind scaling device gpu backend transport nodes ranks threads oversubscribed "
@@ -69,6 +71,11 @@ def parse_cell(column, text):
         if text not in ("true", "false", "1", "0", ""):
             raise ValueError(f"column {column} is '{text}', neither true nor false")
         return text in ("true", "1")
+    if column == "date":
+        try:
+            datetime.datetime.strptime(text, DATE)
+        except ValueError:
+            raise ValueError(f"column date is '{text}', not a time like 2025-03-01T12:00:00Z") from None
     if column not in WHOLE and column not in REAL:
         return text
     if not text:
@@ -133,11 +140,20 @@ def parse_row(header, cells, file, line):
     return row
 
 
+def is_monitor(file):
+    """The other kind of CSV that programs write: samples over time (figures/timeline.py)."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.readline().startswith("time_s,")
+    except OSError:
+        return False
+
+
 def read(paths):
     """(rows, problems) of files and of the *.csv in folders, in the order of their names."""
     rows, problems = [], []
     for path in map(pathlib.Path, paths):
-        files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        files = [file for file in sorted(path.glob("*.csv")) if not is_monitor(file)] if path.is_dir() else [path]
         if not files:
             problems.append(Problem(path, 0, "no *.csv in this folder"))
         for file in files:
@@ -167,6 +183,11 @@ def grouped(rows, key):
 def summary(values):
     values = list(values)
     return Point(statistics.median(values), min(values), max(values), len(values))
+
+
+def runs(rows):
+    """One row for each run of a setting. A program may write several rows of one run that differ in what they predict: they are one measurement, not repeats."""
+    return [group[0] for group in grouped(rows, lambda row: (setting(row, without=("unit",)), row["run_id"], row["repeat"])).values()]
 
 
 def names(rows, column):

@@ -53,10 +53,10 @@ class Journal:
     def sweeps(self):
         return {entry["sweep"] for entry in self.entries}
 
-    def done(self, rows):
-        """{(point, repeat)} of the runs whose rows are there."""
+    def done(self, rows, threads):
+        """{(point, repeat)} of the runs with so many threads per rank whose rows are there."""
         there = {row["run_id"] for row in rows}
-        return {(entry["point"], entry["repeat"]) for entry in self.entries if set(entry["run_ids"]) <= there}
+        return {(entry["point"], entry["repeat"]) for entry in self.entries if set(entry["run_ids"]) <= there and entry.get("threads") == threads}
 
     def seconds(self, point):
         """How long this point took so far, or any point if it never ran, or None."""
@@ -142,7 +142,7 @@ class Sweep:
 
     def todo(self):
         """[(repeat, point)], interleaved, without what is done or not built."""
-        done = self.journal.done(self.rows)
+        done = self.journal.done(self.rows, self.plan.threads)
         self.absent = {point.program: point for point in self.plan.points if not self.built(point)}
         most = max((point.repeats for point in self.plan.points), default=0)
         return [(repeat, point) for repeat in range(1, most + 1) for point in self.plan.points
@@ -188,7 +188,7 @@ class Sweep:
         if mixed and not self.allow_mixed:
             raise Refused(f"{self.folder} would mix {mixed}. --fresh moves the old results aside, --results DIR writes elsewhere, --allow-mixed mixes")
         # Journal first: if we die between the two writes, the rows are missing and the run is repeated.
-        self.journal.add({"sweep": self.plan.name, "point": point.name(), "repeat": repeat, "seconds": round(seconds, 3),
+        self.journal.add({"sweep": self.plan.name, "point": point.name(), "threads": self.plan.threads, "repeat": repeat, "seconds": round(seconds, 3),
                           "run_ids": sorted({row["run_id"] for row in rows}), "rows": len(rows)})
         append(file, self.folder / f"{point.file()}.csv", repeat)
         self.rows += rows

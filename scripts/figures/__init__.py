@@ -1,4 +1,4 @@
-"""Every figure that result files can give: one module per family, each with a function that takes rows and yields Figures.
+"""Every figure that result files can give: one module per family, each with a function that takes rows and yields, for each figure, a call that draws it.
 
 Which rows make which figure (columns of DESIGN.md):
   scaling      scaling = strong or weak, with median_s               x ranks, one line per variant; workload names the model
@@ -11,7 +11,9 @@ Which rows make which figure (columns of DESIGN.md):
   precision    loss, of two or more dtypes                           over iterations if there are several, else one dot each
   strategies   variant is a strategy (ddp, zero3, tp2+dp2, pp4 ...)  median_s, peak_bytes, sent_bytes, loss on equal workload, batch and ranks
 """
-from figures import bandwidth, memory, pipeline, predictions, scaling, strategies, training
+import functools
+
+from figures import bandwidth, memory, pipeline, predictions, scaling, strategies, style, training
 
 FAMILIES = {"scaling": scaling.figures, "step": scaling.step_figures, "bandwidth": bandwidth.figures, "prediction": predictions.figures,
             "bubble": pipeline.figures, "memory": memory.figures, "ladder": training.ladder_figures, "precision": training.precision_figures,
@@ -19,16 +21,24 @@ FAMILIES = {"scaling": scaling.figures, "step": scaling.step_figures, "bandwidth
 
 
 def make(rows, families=None):
-    """Yields (family, figure) for all that the rows can give; (family, exception) where drawing failed, so that the others still come."""
-    for family, draw in FAMILIES.items():
+    """Yields (family, figure) for all that the rows can give; (family, exception) where drawing failed, so that the others still come.
+
+    Whatever goes wrong is caught: a picture that we cannot draw must not cost the reader those that we can.
+    """
+    for family, plan in FAMILIES.items():
         if families and family not in families:
             continue
-        drawn = draw(rows)
-        while True:
+        try:
+            planned = list(plan(rows))
+        except Exception as error:
+            planned = [functools.partial(fail, error)]
+        for draw in planned:
             try:
-                yield family, next(drawn)
-            except StopIteration:
-                break
-            except (ValueError, ArithmeticError, KeyError) as error:
+                yield family, draw()
+            except Exception as error:
+                style.plt.close("all")  # what was begun; figures that are done live on without pyplot
                 yield family, error
-                break
+
+
+def fail(error):
+    raise error

@@ -1,4 +1,6 @@
 """Bus bandwidth against message size: every algorithm and every rival of one operation in one picture."""
+import functools
+
 import results
 from figures import style
 
@@ -28,21 +30,25 @@ def series_of(rows):
 
 def figures(rows):
     for group in groups_of(rows):
-        yield draw(group)
+        yield functools.partial(draw, group)
 
 
 def draw(rows):
     first = rows[0]
-    panel = style.Panel("message size (bytes)", "bus bandwidth (GB/s)", "GB/s", interval=True)
+    panel = style.Panel("message size (bytes)", "bus bandwidth (GB/s)", "GB/s")
     figure, (ax,) = style.axes(1, width=6.0, height=4.2)
     handles, over = [], False
     for index, (label, points) in enumerate(series_of(rows).items()):
         handles.append(style.draw_series(ax, index, label, [(size, point) for size, point, _ in points], [flag for *_, flag in points]))
         panel.series[label] = [(size, point.median) for size, point, _ in points]
-        panel.repeats[label] = [point.n for _, point, _ in points]
+        panel.note(label, (point for _, point, _ in points))
         over = over or any(flag for *_, flag in points)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
+    sizes = sorted({row["bytes"] for row in rows})
+    if len(sizes) <= 8:
+        ax.set_xticks(sizes)
+        ax.minorticks_off()
     ax.xaxis.set_major_formatter(lambda value, _: style.bytes_text(value))
     ax.tick_params(axis="x", labelsize=8)
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label)
@@ -51,7 +57,7 @@ def draw(rows):
     title = f"{first['workload'] or first['lesson']} on {first['ranks']} ranks" + (f", {first['nodes']} nodes" if (first["nodes"] or 1) > 1 else "")
     ax.set_title(title, fontsize=10)
     style.legend_below(figure, handles)
-    transports = ", ".join(results.names(rows, "transport")) or "not named"
+    transports = ", ".join(name for name in results.names(rows, "transport") if name != "none") or "not named"
     what = f"Bus bandwidth (as nccl-tests defines it) of {title}, against message size. Transport: {transports}."
     return style.Figure(style.slug("bandwidth", first["workload"], f"np{first['ranks']}", f"nodes{first['nodes']}" if (first["nodes"] or 1) > 1 else "",
                                    first["device"] if first["device"] != "cpu" else "", first["kind"] if first["kind"] != "measured" else ""),

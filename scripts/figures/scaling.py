@@ -1,4 +1,6 @@
 """Strong and weak scaling, and where the time of a step goes."""
+import functools
+
 import results
 from figures import style
 
@@ -20,7 +22,7 @@ def setting(row):
 
 def times(rows):
     """[(ranks, Point of seconds, oversubscribed)] of one variant, by ranks."""
-    groups = results.grouped(rows, lambda row: row["ranks"])
+    groups = results.grouped(results.runs(rows), lambda row: row["ranks"])
     return [(ranks, results.summary(row["median_s"] for row in groups[ranks]), any(row["oversubscribed"] for row in groups[ranks])) for ranks in sorted(groups)]
 
 
@@ -38,10 +40,10 @@ def variants(rows):
 
 
 def baseline(series):
-    """(label, ranks, seconds): the fastest variant on the fewest ranks. One baseline for all, so that a slow one cannot shine by scaling itself."""
+    """(label, ranks, Point of seconds): the fastest variant on the fewest ranks. One baseline for all, so that a slow one cannot shine by scaling itself."""
     fewest = min(points[0][0] for points in series.values())
     label = min((name for name, points in series.items() if points[0][0] == fewest), key=lambda name: series[name][0][1].median)
-    return label, fewest, series[label][0][1].median
+    return label, fewest, series[label][0][1]
 
 
 def efficiency(scaling, ranks, seconds, base_ranks, base_seconds):
@@ -59,22 +61,28 @@ def groups_of(rows):
     return [group for group in results.grouped(chosen, setting).values() if len({row["ranks"] for row in group}) > 1]
 
 
+def words_of(group, groups):
+    """What tells this figure from its neighbours."""
+    return style.words_of(group, groups, ("scaling", "workload"), ("dtype", "device", "gpu", "threads", "kind", work(group[0])))
+
+
 def figures(rows):
     groups = groups_of(rows)
     for group in groups:
-        yield draw(group, style.words_of(group, groups, ("scaling", "workload"), ("dtype", "device", "gpu", "threads", "kind", work(group[0]))))
+        yield functools.partial(draw, group, words_of(group, groups))
 
 
 def draw(rows, words):
     first = rows[0]
     scaling, workload = first["scaling"], first["workload"] or first["lesson"]
     series = variants(rows)
-    base_label, base_ranks, base_s = baseline(series)
+    base_label, base_ranks, base = baseline(series)
+    base_s = base.median
     ranks = sorted({row["ranks"] for row in rows})
     factor, unit = style.seconds_scale([point.high for points in series.values() for _, point, _ in points])
     efficient = lambda n, s: efficiency(scaling, n, s, base_ranks, base_s)  # noqa: E731
-    panels = [style.Panel("ranks", f"time per step ({unit})", unit, interval=True), style.Panel("ranks", "speed-up (times baseline)", "x", interval=True),
-              style.Panel("ranks", "parallel efficiency (%)", "%", interval=True)]
+    panels = [style.Panel("ranks", f"time per step ({unit})", unit), style.Panel("ranks", "speed-up (times baseline)", "x"),
+              style.Panel("ranks", "parallel efficiency (%)", "%")]
     figure, all_axes = style.axes(3, width=3.5, height=3.3)
     handles = []
     for index, (label, points) in enumerate(series.items()):
@@ -85,7 +93,7 @@ def draw(rows, words):
         for ax, panel, at in zip(all_axes, panels, shown):
             handle = style.draw_series(ax, index, label, at, hollow)
             panel.series[label] = [(n, point.median) for n, point in at]
-            panel.repeats[label] = [point.n for _, point in at]
+            panel.note(label, (point for _, point in at))
         handles.append(handle)
     ideal = [[base_s * factor * (base_ranks / n if scaling == "strong" else 1) for n in ranks], [n / base_ranks for n in ranks], [100] * len(ranks)]
     for ax, panel, line in zip(all_axes, panels, ideal):
@@ -102,6 +110,8 @@ def draw(rows, words):
     batch = "" if fixed.endswith("None") or "None per" in fixed else f", {fixed}"
     what = f"{title}{batch}, {first['threads']} thread(s) per rank: time per step (slowest rank), speed-up and efficiency."
     named = f"{base_label} on {base_ranks} rank{'s' if base_ranks > 1 else ''}, {base_s * factor:.4g} {unit} per step"
+    if base.high > base.low:
+        named += f" ({base.low * factor:.4g} to {base.high * factor:.4g}; this spread is not in the bars of speed-up and efficiency)"
     return style.Figure(style.slug(scaling, "scaling", workload, *words), title, what, rows, panels, figure, baseline=named, relative=True,
                         baseline_oversubscribed=series[base_label][0][2], modelled="Dotted: ideal, from the baseline")
 
@@ -116,7 +126,7 @@ def step_figures(rows):
     """A stack per variant and number of ranks: where the time of a step goes."""
     groups = step_groups(rows)
     for group in groups:
-        yield draw_step(group, style.words_of(group, groups, ("chapter", "workload"), ("scaling", "dtype", "device", "gpu", "threads", "kind", work(group[0]))))
+        yield functools.partial(draw_step, group, style.words_of(group, groups, ("chapter", "workload"), ("scaling", "dtype", "device", "gpu", "threads", "kind", work(group[0]))))
 
 
 def draw_step(rows, words):
@@ -129,14 +139,14 @@ def draw_step(rows, words):
     labels = [f"{names[tuple(group[0][column] for column in columns)]}{', ' if many else chr(10)}{group[0]['ranks']} rank{'s' if group[0]['ranks'] > 1 else ''}"
               f"{'*' if group[0]['oversubscribed'] else ''}" for group in bars]
     factor, unit = style.seconds_scale([row["median_s"] for row in rows])
-    panel = style.Panel("variant and ranks", f"time per step ({unit})", unit, interval=True)
+    panel = style.Panel("variant and ranks", f"time per step ({unit})", unit)
     wide = 0.28 if many else 0.35 + 0.055 * max(map(len, names.values()))
     figure, (ax,) = style.axes(1, width=max(5.0, 1.0 + len(bars) * wide), height=3.6)
     draw_stacks(ax, bars, panel, factor)
     totals = [step_seconds(group) for group in bars]
     ax.plot(range(len(bars)), [total.median * factor for total in totals], linestyle="none", marker="_", markersize=12, color="black", gid="points:step")
     style.intervals(ax, range(len(bars)), totals, factor)
-    panel.repeats = {"step": [total.n for total in totals]}
+    panel.note("step", totals)
     ax.set_xticks(range(len(bars)), labels, fontsize=7.5, rotation=90 if many else 0)
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
     ax.grid(axis="x", visible=False)
@@ -163,7 +173,7 @@ def draw_stacks(ax, bars, panel, factor):
 
 
 def step_seconds(group):
-    return results.summary(row["median_s"] for row in group)
+    return results.summary(row["median_s"] for row in results.runs(group))
 
 
 def part_seconds(group, part):

@@ -12,6 +12,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.container import ErrorbarContainer  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
 import results  # noqa: E402
@@ -34,7 +35,13 @@ class Panel:
     unit: str                                              # of y
     series: dict = dataclasses.field(default_factory=dict)   # label -> [(x, y)]
     repeats: dict = dataclasses.field(default_factory=dict)  # label -> [n]
-    interval: bool = False                                 # min to max is drawn where there are repeats
+    spreads: list = dataclasses.field(default_factory=list)  # (max - min) / median of each point
+
+    def note(self, label, points):
+        """How often each point was repeated, and how far its repeats lie apart."""
+        points = list(points)
+        self.repeats[label] = [point.n for point in points]
+        self.spreads += [(point.high - point.low) / abs(point.median) for point in points if point.median]
 
 
 @dataclasses.dataclass
@@ -50,12 +57,16 @@ class Figure:
     modelled: str = ""   # lines that come from a formula, not from a run
     baseline_oversubscribed: bool = False
 
+    def intervals_shown(self):
+        """For each panel, whether matplotlib really holds error bars: what is drawn counts, not what was meant."""
+        return [any(isinstance(drawn, ErrorbarContainer) for drawn in ax.containers) for ax in self.figure.axes]
+
     def description(self):
         """Machine-readable, for tests and for readers of the JSON beside the picture."""
         return {"name": self.name, "title": self.title, "caption": caption(self), "kinds": results.names(self.rows, "kind"), "baseline": self.baseline,
-                "panels": [{"x": panel.x_label, "y": panel.y_label, "unit": panel.unit, "interval": panel.interval,
+                "panels": [{"x": panel.x_label, "y": panel.y_label, "unit": panel.unit, "interval": shown,
                             "points": {label: len(points) for label, points in panel.series.items()},
-                            "repeats": {label: [min(counts), max(counts)] for label, counts in panel.repeats.items() if counts}} for panel in self.panels]}
+                            "repeats": {label: [min(counts), max(counts)] for label, counts in panel.repeats.items() if counts}} for panel, shown in zip(self.panels, self.intervals_shown())]}
 
     def least_repeats(self):
         return min((n for panel in self.panels for counts in panel.repeats.values() for n in counts), default=0)
@@ -149,6 +160,16 @@ def bytes_text(size):
     return ""
 
 
+def number_text(value):
+    """Three digits, and never an exponent where a person would write the number."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def seconds_text(seconds):
+    factor, unit = seconds_scale([seconds])
+    return f"{seconds * factor:.3g} {unit}"
+
+
 def seconds_scale(values):
     """(factor, unit) that make the largest of these seconds readable."""
     largest = max(values)
@@ -172,7 +193,8 @@ def words_of(group, groups, same, columns):
     first = group[0]
     near = [other[0] for other in groups if all(other[0][column] == first[column] for column in same)]
     differing = [column for column in columns if len({row[column] for row in near}) > 1]
-    return [f"{first[column]} scaling" if column == "scaling" else f"{column.replace('_', ' ')} {first[column]}" for column in differing]
+    word = lambda column, value: f"no {column}" if value in (None, "") else f"{value} scaling" if column == "scaling" else f"{column} {value}"  # noqa: E731
+    return [word(column.replace("_", " "), first[column]) for column in differing]
 
 
 def intervals(ax, places, points, scale=1.0, horizontal=False):
@@ -196,7 +218,8 @@ def caption(figure):
     counts = [n for panel in figure.panels for series in panel.repeats.values() for n in series]
     often = "" if not counts else f"{min(counts)} repeats" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} repeats"
     often = often.replace("1 repeats", "1 repeat") if often == "1 repeats" else often
-    spread = "median, bars from smallest to largest" if counts and max(counts) > 1 and any(panel.interval for panel in figure.panels) else \
+    spread = "the same in each" if counts and max(counts) > 1 and not any(value > 0 for panel in figure.panels for value in panel.spreads) else \
+        "median, bars from smallest to largest" if counts and max(counts) > 1 and any(figure.intervals_shown()) else \
         "no interval" if counts and max(counts) == 1 else "median"
     commits = ", ".join(commit[:10] for commit in results.names(rows, "commit")) + (" with local changes" if any(row["dirty"] for row in rows) else "")
     parts = [figure.what, f"Baseline: {figure.baseline}." if figure.baseline else "", f"{' and '.join(kinds).capitalize()} on {where}, "

@@ -1,13 +1,16 @@
 """Pictures over time, from the two files that are not result rows: the trace of a run (Gantt chart) and the monitor's samples.
 
-A trace says nothing about host and commit, so these captions name the file; they are for looking, not for publishing.
+Neither says which commit ran, so they are for looking, not for publishing. The caption tells what there is to know: the hosts that a
+trace names, and the day on which the file was written.
 """
 import csv
+import datetime
 import json
 import math
 import pathlib
 import re
 
+import results
 from figures import style
 
 WORDS = (("forward", 0), ("backward", 1), ("weight", 2), ("recompute", 5), ("optim", 3), ("send", 4), ("recv", 4), ("receive", 4), ("reduce", 4), ("gather", 4))
@@ -43,6 +46,12 @@ def colour(name):
     return style.COLOURS[matching[-1]] if matching else "#999999"
 
 
+def origin(path, hosts):
+    """The end of a caption: kind, host, day, file."""
+    day = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).date()
+    return f"Measured on {', '.join(hosts) or 'a host that the file does not name'}; {path.name}, written on {day}, commit not recorded."
+
+
 def draw_gantt(path):
     spans = read_trace(path)
     rows = list(dict.fromkeys(row for row, *_ in spans))
@@ -68,15 +77,18 @@ def draw_gantt(path):
     # "forward c1 3" is the forward pass of chunk 1 and microbatch 3.
     kinds = list(dict.fromkeys(re.sub(r"(\s+c\d+)?\W*\d+\W*", " ", event).strip() for _, event, *_ in spans))[:8]
     style.legend_below(figure, [style.Line2D([], [], linestyle="none", marker="s", color=colour(kind), label=kind) for kind in kinds])
-    return style.Figure(style.slug("gantt", path.stem), title, f"{title}: each bar one action, numbers are microbatches. From the trace {path.name}; clocks of several hosts may differ.", [], [panel], figure)
+    hosts = list(dict.fromkeys(found[1] for row in rows if (found := re.match(r"rank \d+ \((.+?)\)", row))))
+    clocks = " Clocks of several hosts may differ." if len(hosts) > 1 else ""
+    what = f"{title}: each bar one action, numbers are microbatches.{clocks} {origin(path, hosts)}"
+    return style.Figure(style.slug("gantt", path.stem), title, what, [], [panel], figure)
 
 
 def read_monitor(path):
     """{column: [(seconds, value)]} of the monitor's file; empty cells were not measured."""
-    made = {}
+    made, reader = {}, None
     try:
         with path.open(newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)
             if "time_s" not in (reader.fieldnames or []):
                 raise Wrong(f"{path}:1: not a monitor's file: no column time_s")
             for row in reader:
@@ -86,8 +98,8 @@ def read_monitor(path):
                         if not all(map(math.isfinite, pair)):
                             raise Wrong(f"{path}:{reader.line_num}: {column} is {row[column]}: not a finite number")
                         made.setdefault(column, []).append(pair)
-    except (OSError, ValueError, TypeError) as error:
-        raise Wrong(f"{path}: cannot be read: {error}") from None
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise Wrong(f"{path}:{reader.reader.line_num if reader else 0}: cannot be read: {error}") from None
     if not made:
         raise Wrong(f"{path}: no samples of {', '.join(MONITOR)}")
     return made
@@ -107,21 +119,35 @@ def draw_monitor(path):
     title = f"Utilisation over time, {path.stem}"
     ax.set_title(title, fontsize=10)
     style.legend_below(figure, handles)
-    return style.Figure(style.slug("utilisation", path.stem), title, f"{title}: sampled in the background, each sample the average since the one before. From {path.name}.", [], [panel], figure)
+    return style.Figure(style.slug("utilisation", path.stem), title, f"{title}: sampled in the background, each sample the average since the one before. {origin(path, [])}", [], [panel], figure)
+
+
+def found(paths):
+    """(traces, monitors' files) that lie in the folders among the paths, beside the results."""
+    folders = [path for path in map(pathlib.Path, paths) if path.is_dir()]
+    traces = [path for folder in folders for path in sorted(folder.glob("*.json")) if "traceEvents" in path.read_text(errors="replace")]
+    return traces, [path for folder in folders for path in sorted(folder.glob("*.csv")) if results.is_monitor(path)]
+
+
+def make(traces, monitors):
+    """Yields (family, figure), or (family, exception), as figures.make does."""
+    for draw, family, paths in ((draw_gantt, "gantt", traces), (draw_monitor, "monitor", monitors)):
+        for path in map(pathlib.Path, paths):
+            try:
+                yield family, draw(path)
+            except Exception as error:
+                yield family, error
 
 
 def draw_files(traces, monitors, out, formats):
     """(descriptions, what went wrong)"""
     made, wrong = [], []
-    for draw, family, paths in ((draw_gantt, "gantt", traces), (draw_monitor, "monitor", monitors)):
-        for path in map(pathlib.Path, paths):
-            try:
-                figure = draw(path)
-            except Wrong as error:
-                wrong.append(str(error))
-                continue
-            out.mkdir(parents=True, exist_ok=True)
-            style.save(figure, out, formats)
-            made.append({"family": family, **figure.description()})
-            figure.close()
+    for family, figure in make(traces, monitors):
+        if isinstance(figure, Exception):
+            wrong.append(str(figure))
+            continue
+        out.mkdir(parents=True, exist_ok=True)
+        style.save(figure, out, formats)
+        made.append({"family": family, **figure.description()})
+        figure.close()
     return made, wrong

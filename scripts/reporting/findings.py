@@ -16,28 +16,41 @@ def ranks(n):
     return f"{n} rank{'s' if n > 1 else ''}"
 
 
-def all_findings(rows):
-    made = []
-    for find in (scaling_findings, step_findings, bandwidth_findings, prediction_findings, bubble_findings, memory_findings, ladder_findings, precision_findings, strategy_findings):
-        made += find(rows)
-    return made
+def overlap(one, other):
+    return one.low <= other.high and other.low <= one.high
+
+
+UNCLEAR = "no clear difference: the intervals overlap"
+
+
+def compare(ours, rival):
+    """How two Points of "more is better" differ: intervals that overlap are no difference."""
+    return UNCLEAR if overlap(ours, rival) else f"{ours.median / rival.median:.2g}x"
+
+
+def leaders(points, words, best=min):
+    """Who is the best of {name: Point}: all whose intervals overlap with the best one's, for between those nobody has won. `words`: of one, and of several."""
+    first = best(points, key=lambda name: points[name].median)
+    near = [name for name in points if name == first or overlap(points[name], points[first])]
+    return f"{first} {words[0]}" if len(near) == 1 else f"{', '.join(near)} {words[1]} ({UNCLEAR})"
 
 
 def scaling_findings(rows):
     made, oversubscribed = [], False
     for group in scaling.groups_of(rows):
         series = scaling.variants(group)
-        label, base_ranks, base_s = scaling.baseline(series)
-        shown = {variant: [(n, scaling.efficiency(group[0]["scaling"], n, point.median, base_ranks, base_s)) for n, point, over in points if not over and n > base_ranks]
-                 for variant, points in series.items()}
+        label, base_ranks, base = scaling.baseline(series)
+        shown = {variant: [(n, point) for n, point, over in points if not over and n > base_ranks] for variant, points in series.items()}
         oversubscribed = oversubscribed or any(over for points in series.values() for *_, over in points)
         last = max((points[-1][0] for points in shown.values() if points), default=None)
         at_last = {variant: points[-1][1] for variant, points in shown.items() if points and points[-1][0] == last}
         if not at_last:
             continue
-        best, worst = max(at_last, key=at_last.get), min(at_last, key=at_last.get)
-        text = f"{group[0]['scaling'].capitalize()} scaling of {group[0]['workload'] or group[0]['lesson']}: at {ranks(last)} {best} keeps {100 * at_last[best]:.0f}% efficiency"
-        text += f", {worst} {100 * at_last[worst]:.0f}%" if worst != best else ""
+        best, worst = (pick(at_last, key=lambda variant: at_last[variant].median) for pick in (min, max))
+        kept = lambda variant: f"{100 * scaling.efficiency(group[0]['scaling'], last, at_last[variant].median, base_ranks, base.median):.0f}%"  # noqa: E731
+        text = f"{group[0]['scaling'].capitalize()} scaling of {group[0]['workload'] or group[0]['lesson']}: at {ranks(last)} {best} keeps {kept(best)} efficiency"
+        if worst != best:
+            text += f", {worst} {kept(worst)}" + (f", {UNCLEAR}" if overlap(at_last[best], at_last[worst]) else "")
         made.append(f"{text} (baseline: {label} on {ranks(base_ranks)}){kind(group)}.")
     if oversubscribed:
         made.append("Some points had more ranks than cores or GPUs: they show that the program is right there, not how it scales.")
@@ -66,13 +79,6 @@ def step_findings(rows):
     return made
 
 
-def compare(ours, rival):
-    """How two Points of "more is better" differ: intervals that overlap are no difference."""
-    if ours.low <= rival.high and rival.low <= ours.high:
-        return "no clear difference: the intervals overlap"
-    return f"{ours.median / rival.median:.2g}x"
-
-
 def bandwidth_findings(rows):
     made = []
     for group in bandwidth.groups_of(rows):
@@ -87,7 +93,7 @@ def bandwidth_findings(rows):
         if ours and rival:
             made.append(f"{where}: {ours} reaches {at[ours].median:.3g} GB/s, the best rival ({rival}) {at[rival].median:.3g} GB/s: {compare(at[ours], at[rival])}{kind(group)}.")
         elif ours or rival:
-            made.append(f"{where}: {ours or rival} is the fastest with {at[ours or rival].median:.3g} GB/s{kind(group)}.")
+            made.append(f"{where}: {leaders(at, ('is the fastest', 'are the fastest'), max)}, with {at[ours or rival].median:.3g} GB/s{kind(group)}.")
     return made
 
 
@@ -97,12 +103,17 @@ def prediction_findings(rows):
 
 
 def bubble_findings(rows):
-    made = []
+    made, counted = [], []
     for group in pipeline.groups_of(rows):
-        gaps = [(abs(point.median - predicted), schedule, m) for schedule, points in pipeline.points_of(group).items() for m, point, predicted, _ in points if predicted is not None]
+        gaps = [(abs(point.median - predicted), schedule, m, over) for schedule, points in pipeline.points_of(group).items() for m, point, predicted, over in points if predicted is not None]
         if gaps:
-            gap, schedule, m = max(gaps)
-            made.append(f"Pipeline of {pipeline.stages(group[0])} stages: the bubble differs from theory by {gap:.1f} points at most ({schedule}, {m} microbatches){kind(group)}.")
+            gap, schedule, m, over = max(gaps)
+            if gap < 0.05 and group[0]["kind"] == "simulated":
+                counted.append(str(pipeline.stages(group[0])))
+                continue
+            made.append(f"Pipeline of {pipeline.stages(group[0])} stages: the bubble differs from theory by {gap:.1f} points at most ({schedule}, {m} microbatches{', oversubscribed' if over else ''}){kind(group)}.")
+    if counted:
+        made.append(f"Pipelines of {', '.join(counted)} stages: the bubble counted from the schedule is the formula's (simulated).")
     return made
 
 
@@ -110,11 +121,12 @@ def memory_findings(rows):
     made = []
     for group in memory.groups_of(rows):
         bars, counts = memory.bars_of(group)
-        at = {variant: by_ranks[counts[-1]].median for variant, by_ranks in bars.items() if counts[-1] in by_ranks}
+        at = {variant: by_ranks[counts[-1]] for variant, by_ranks in bars.items() if counts[-1] in by_ranks}
         if len(at) > 1:
-            least, most = min(at, key=at.get), max(at, key=at.get)
-            made.append(f"{group[0]['workload'] or group[0]['lesson']} on {ranks(counts[-1])}: {least} holds {at[least]:.3g} MiB per rank, {most} {at[most]:.3g} MiB "
-                        f"({100 * at[least] / at[most]:.0f}%){kind(group)}.")
+            least, most = (pick(at, key=lambda variant: at[variant].median) for pick in (min, max))
+            share = UNCLEAR if overlap(at[least], at[most]) else f"{100 * at[least].median / at[most].median:.0f}%"
+            made.append(f"{group[0]['workload'] or group[0]['lesson']} on {ranks(counts[-1])}: {least} holds {at[least].median:.3g} MiB per rank, {most} {at[most].median:.3g} MiB "
+                        f"({share}){kind(group)}.")
     return made
 
 
@@ -122,11 +134,14 @@ def ladder_findings(rows):
     made = []
     for group in training.ladder_groups(rows):
         rungs = training.rungs_of(group)
-        values = [point.median for _, point in rungs]
-        top = max(range(len(rungs)), key=values.__getitem__)
-        lost = [rungs[i][0] for i in range(1, len(rungs)) if values[i] < values[i - 1]]
-        made.append(f"One device, {group[0]['workload']}: {values[top] / values[0]:.2f}x over {rungs[0][0]} at the rung {rungs[top][0]}"
-                    + (f"; {', '.join(lost)} lost" if lost else "") + f"{kind(group)}.")
+        (base, first), (top, best) = rungs[0], max(rungs, key=lambda rung: rung[1].median)
+        lost = [name for (_, before), (name, point) in zip(rungs, rungs[1:]) if point.median < before.median and not overlap(point, before)]
+        near = [name for name, point in rungs if name != top and overlap(point, best)]
+        if base in near or top == base:
+            text = f"no rung is clearly faster than {base}"
+        else:
+            text = f"{best.median / first.median:.2f}x over {base} at the rung {top}" + (f" (its interval overlaps with {', '.join(near)})" if near else "")
+        made.append(f"One device, {group[0]['workload']}: {text}" + (f"; {', '.join(lost)} lost" if lost else "") + f"{kind(group)}.")
     return made
 
 
@@ -148,11 +163,20 @@ def strategy_findings(rows):
     for group in strategies.groups_of(rows):
         entries = strategies.table(group)
         text = f"{group[0]['workload']} on {ranks(group[0]['ranks'])}{', oversubscribed' if group[0]['oversubscribed'] else ''}"
-        parts = [f"{min(entries, key=lambda entry: entry['seconds'].median)['strategy']} is the fastest"]
-        for column, words in (("peak_bytes", "holds the least memory"), ("sent_bytes", "moves the fewest bytes")):
-            known = [entry for entry in entries if entry[column]]
+        equal = [entry for entry in entries if entry["equal"]]
+        if not equal:
+            made.append(f"{text}: NO COMMON LOSS ({strategies.losses_text(entries)}): nothing can be compared{kind(group)}.")
+            continue
+        parts = []
+        for column, words in (("seconds", ("is the fastest", "are the fastest")), ("peak_bytes", ("holds the least memory", "hold the least memory")),
+                              ("sent_bytes", ("moves the fewest bytes", "move the fewest bytes"))):
+            known = {entry["strategy"]: entry[column] for entry in equal if entry[column]}
             if known:
-                parts.append(f"{min(known, key=lambda entry: entry[column].median)['strategy']} {words}")
+                parts.append(leaders(known, words))
         wrong = [entry["strategy"] for entry in entries if not entry["equal"]]
         made.append(f"{text}: {', '.join(parts)}; " + (f"LOSS DIFFERS for {', '.join(wrong)}" if wrong else "all reach the same loss") + f"{kind(group)}.")
     return made
+
+
+FINDERS = {"scaling": scaling_findings, "step": step_findings, "bandwidth": bandwidth_findings, "prediction": prediction_findings, "bubble": bubble_findings,
+           "memory": memory_findings, "ladder": ladder_findings, "precision": precision_findings, "strategies": strategy_findings}

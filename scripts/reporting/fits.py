@@ -21,12 +21,14 @@ class Fit:
     share: float = None    # serial share, None: not fitted
     error: float = None    # largest relative error of the fitted times
     why_not: str = ""
+    kind: str = "measured"
 
     def text(self):
+        of = f"{self.law}, {self.workload}, {self.variant} ({self.kind})"
         if self.share is None:
-            return f"{self.law}, {self.workload}, {self.variant}: not fitted: {self.why_not}"
+            return f"{of}: not fitted: {self.why_not}"
         limit = f", so at most {1 / self.share:.0f}x" if self.law == "Amdahl" and self.share > 1e-6 else ""
-        return f"{self.law}, {self.workload}, {self.variant}: serial share {100 * self.share:.2f}%{limit} ({self.points} points, largest error {100 * self.error:.1f}%)"
+        return f"{of}: serial share {100 * self.share:.2f}%{limit} ({self.points} points, largest error {100 * self.error:.1f}%)"
 
 
 def amdahl(ranks, seconds):
@@ -44,10 +46,10 @@ def gustafson(ranks, seconds):
     return share, float(numpy.max(numpy.abs((n - share * (n - 1)) / scaled - 1)))
 
 
-def fit(law, workload, variant, points):
+def fit(law, workload, variant, points, kind="measured"):
     """points: [(ranks, Point of seconds, oversubscribed)]"""
     usable = [(n, point.median) for n, point, over in points if not over]
-    made = Fit(law, workload, variant, len(usable))
+    made = Fit(law, workload, variant, len(usable), kind=kind)
     if len(usable) < LEAST:
         left_out = len(points) - len(usable)
         made.why_not = f"{len(usable)} points are not oversubscribed, {LEAST} are needed" + (f" ({left_out} oversubscribed left out)" if left_out else "")
@@ -63,5 +65,6 @@ def fit(law, workload, variant, points):
 
 
 def all_fits(rows):
-    return [fit("Amdahl" if group[0]["scaling"] == "strong" else "Gustafson", group[0]["workload"] or group[0]["lesson"], variant, points)
-            for group in scaling.groups_of(rows) for variant, points in scaling.variants(group).items()]
+    groups = scaling.groups_of(rows)
+    return [fit("Amdahl" if group[0]["scaling"] == "strong" else "Gustafson", ", ".join([group[0]["workload"] or group[0]["lesson"], *scaling.words_of(group, groups)]), variant, points,
+                group[0]["kind"]) for group in groups for variant, points in scaling.variants(group).items()]

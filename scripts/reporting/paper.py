@@ -7,6 +7,9 @@ import results
 from figures import style
 
 
+WIDEST = 0.5  # repeats that lie further apart than half of their median measure the machine's mood, not the program
+
+
 @dataclasses.dataclass
 class Check:
     item: str
@@ -22,9 +25,12 @@ def all_text(figure):
 def checks(figure, least_repeats):
     rows = figure.rows
     n = figure.least_repeats()
-    over = any(row["oversubscribed"] for row in rows)
+    # Who waits or counts instead of computing takes no core from anybody.
+    over = any(row["oversubscribed"] for row in rows if row["kind"] == "measured")
     marked = "more ranks than cores" in all_text(figure)
     kinds = results.names(rows, "kind")
+    spread = max((value for panel in figure.panels for value in panel.spreads), default=0.0)
+    bare = [panel.y_label or panel.x_label for panel, shown in zip(figure.panels, figure.intervals_shown()) if not shown and any(panel.spreads)]
     unnamed = [panel.y_label for panel in figure.panels if not panel.unit]
     mixed = results.mixture(rows)
     dirty = any(row["dirty"] for row in rows)
@@ -35,7 +41,8 @@ def checks(figure, least_repeats):
         Check("baseline named", not figure.relative or bool(figure.baseline) and not base_over,
               "no speed-ups shown" if not figure.relative else f"the baseline is oversubscribed: {figure.baseline}" if base_over else figure.baseline or "speed-ups against nothing"),
         Check("repeats", n >= least_repeats, f"{n} at the least repeated point, {least_repeats} asked for"),
-        Check("interval shown", n > 1 and all(panel.interval for panel in figure.panels), "smallest to largest" if n > 1 else "one repeat has no interval"),
+        Check("interval shown", n > 1 and not bare, "one repeat has no interval" if n < 2 else f"no bars: {', '.join(bare)}" if bare else "smallest to largest"),
+        Check("spread", spread <= WIDEST, f"{100 * spread:.0f}% of the median from the smallest to the largest repeat, at the widest point; at most {100 * WIDEST:.0f}% asked for"),
         Check("units on the axes", not unnamed, f"no unit: {', '.join(unnamed)}" if unnamed else "yes"),
         Check("oversubscription marked", not over or marked, "marked" if over and marked else "NOT marked" if over else "none"),
         Check("kind said, not mixed", len(kinds) == 1, ", ".join(kinds)),

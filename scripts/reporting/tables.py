@@ -46,18 +46,22 @@ def processor(rows):
     return f"{len(re.findall(r'^processor', text, re.MULTILINE))} x {name.group(1) if name else 'unnamed'} (as seen when this report was made)"
 
 
-def scaling_table(group):
+def scaling_table(group, words):
     series = scaling.variants(group)
-    label, base_ranks, base_s = scaling.baseline(series)
-    first = group[0]
+    label, base_ranks, base = scaling.baseline(series)
+    first, base_s = group[0], base.median
     factor, unit = style.seconds_scale([point.high for points in series.values() for _, point, _ in points])
     made = []
     for variant, points in series.items():
         for n, point, over in points:
             efficient = scaling.efficiency(first["scaling"], n, point.median, base_ranks, base_s)
             made.append((variant, f"{n}{'*' if over else ''}", interval(point, factor), f"{efficient * n / base_ranks:.2f}", f"{100 * efficient:.0f}%", str(point.n)))
-    return Table(f"{first['scaling'].capitalize()} scaling of {first['workload'] or first['lesson']}", ("variant", "ranks", f"time per step ({unit})", "speed-up", "efficiency", "n"), made,
-                 f"Median (smallest to largest) of n repeats. Baseline: {label} on {base_ranks} rank(s), {base_s * factor:.4g} {unit}. * more ranks than cores or GPUs.")
+    return Table(f"{first['scaling'].capitalize()} scaling of {', '.join([first['workload'] or first['lesson'], *words])}", ("variant", "ranks", f"time per step ({unit})", "speed-up", "efficiency", "n"), made,
+                 f"Median (smallest to largest) of n repeats. Baseline: {label} on {base_ranks} rank(s), {base_s * factor:.4g} {unit}. * more ranks than cores or GPUs. {kinds(group)}")
+
+
+def kinds(group):
+    return f"{' and '.join(results.names(group, 'kind')).capitalize()}."
 
 
 def bandwidth_table(group):
@@ -70,22 +74,28 @@ def bandwidth_table(group):
         made.append((label, interval(at.get(smallest)), interval(at.get(largest)), str(min(point.n for _, point, _ in points))))
     first = group[0]
     return Table(f"Bus bandwidth of {first['workload'] or first['lesson']} on {first['ranks']} ranks (GB/s)", ("variant", style.bytes_text(smallest), style.bytes_text(largest), "n"), made,
-                 "Median (smallest to largest) of n repeats." + (" More ranks than cores or GPUs." if any(row["oversubscribed"] for row in group) else ""))
+                 f"Median (smallest to largest) of n repeats. {kinds(group)}" + (" More ranks than cores or GPUs." if any(row["oversubscribed"] for row in group) else ""))
 
 
-def strategy_table(group):
+def strategy_table(group, words):
     first = group[0]
     entries = strategies.table(group)
+    common = any(entry["equal"] for entry in entries)
     factor, unit = style.seconds_scale([entry["seconds"].high for entry in entries])
     made = [(entry["strategy"], interval(entry["seconds"], factor), interval(entry["peak_bytes"], 2**-20), interval(entry["sent_bytes"], 2**-20), f"{entry['loss']:.6g}",
-             "equal" if entry["equal"] else "DIFFERS", str(entry["seconds"].n)) for entry in entries]
-    return Table(f"Strategies for {first['workload']} on {first['ranks']} ranks, global batch {first['global_batch']}",
-                 ("strategy", f"time per step ({unit})", "peak memory per rank (MiB)", "moved per rank (MiB)", "loss", f"against {entries[0]['strategy']}", "n"), made,
-                 f"Loss counts as equal within {strategies.TOLERANCE:g} (relative), in every repeat." + (" More ranks than cores or GPUs." if first["oversubscribed"] else ""))
+             "equal" if entry["equal"] else "DIFFERS" if common else "NO COMMON LOSS", str(entry["seconds"].n)) for entry in entries]
+    return Table(f"Strategies for {first['workload']} on {first['ranks']} ranks, global batch {first['global_batch']}{''.join(f', {word}' for word in words if not word.startswith('global batch'))}",
+                 ("strategy", f"time per step ({unit})", "peak memory per rank (MiB)", "moved per rank (MiB)", "loss", "against the others", "n"), made,
+                 f"Loss counts as equal within {strategies.TOLERANCE:g} (relative), in every repeat. {kinds(group)}" + (" More ranks than cores or GPUs." if first["oversubscribed"] else ""))
 
 
-def result_tables(rows):
-    return [*map(scaling_table, scaling.groups_of(rows)), *map(bandwidth_table, bandwidth.groups_of(rows)), *map(strategy_table, strategies.groups_of(rows))]
+def result_tables(family, rows):
+    """The tables of one family of figures."""
+    if family == "bandwidth":
+        return list(map(bandwidth_table, bandwidth.groups_of(rows)))
+    module, table = {"scaling": (scaling, scaling_table), "strategies": (strategies, strategy_table)}.get(family, (None, None))
+    groups = module.groups_of(rows) if module else []
+    return [table(group, module.words_of(group, groups)) for group in groups]
 
 
 def published_table():

@@ -91,7 +91,7 @@ def bubbles():
 
 
 def ladder():
-    rungs = (("baseline", 21), ("workers", 34), ("channels_last", 47), ("fused optimiser", 48), ("bf16", 45), ("batch 64", 52))
+    rungs = (("baseline", 21), ("workers", 34), ("channels_last", 47), ("fused optimiser", 48), ("bf16", 40), ("batch 64", 56))
     return [entry for name, rate in rungs for entry in repeats(chapter="01_single_gpu", lesson="07_ladder", variant=name, workload="resnet18",
                                                                batch=32, median_s=32 / rate, rate=rate, rate_unit="samples/s")]
 

@@ -28,7 +28,7 @@ def main(words):
     if mode == "skip":
         print("manyranks: skipped (gpu): no CUDA device here", file=sys.stderr)
         return 77
-    if rank == 0 and mode != "silent":
+    if rank == 0 and mode != "silent" and csv:
         rows = made_up.everything_small(pathlib.Path(sys.argv[0]).name, ranks)
         run_id = uuid.uuid4().hex
         for row in rows:

@@ -6,6 +6,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import made_up
 import export
@@ -53,6 +54,11 @@ class Export(unittest.TestCase):
 
     def test_bad_rows_are_named(self):
         self.assertIn("x.csv:2: column loss is nan", self.export([made_up.row(loss="nan"), *made_up.ladder()], code=1))
+
+    def test_wandb_is_told_to_report_nothing_before_it_is_imported(self):
+        with mock.patch.dict(os.environ), mock.patch.dict(sys.modules, wandb=None):  # None: the import fails
+            self.export(made_up.ladder(), "wandb", code=77)
+            self.assertEqual((os.environ["WANDB_MODE"], os.environ["WANDB_ERROR_REPORTING"]), ("offline", "false"))
 
     def test_wandb_offline_or_a_skip_that_says_so(self):
         try:

@@ -7,7 +7,9 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -54,6 +56,9 @@ class Notebook(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
         self.notebook = json.loads(NOTEBOOK.read_text())
 
+    def stops(self):
+        return subprocess.run([NOTEBOOK.parent / "tour.sh", "--list"], text=True, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+
     def run_on(self, build):
         return execute(self.notebook, stub_build.environment(MANYRANKS_BUILD=str(build), MANYRANKS_RESULTS=str(self.folder / "results")))
 
@@ -61,7 +66,13 @@ class Notebook(unittest.TestCase):
         said, shown = self.run_on(stub_build.make(self.folder / "build", ("01_single_gpu/07_ladder",)))
         self.assertIn("Sweep quick: 3 runs to do", said)
         self.assertIn("report.html", said)
-        self.assertEqual(len(shown.pictures), len(shown.texts))
+        self.assertEqual(len(shown.pictures), sum(text.startswith("### ") for text in shown.texts))
+        # Every stop of the tour is named, the one that is built was run, the others are told of.
+        self.assertEqual(sum(text.startswith("**") for text in shown.texts), len(self.stops()))
+        self.assertEqual(said.count("$ mpirun"), 1)
+        (saw,) = [text for text in shown.texts if text.startswith("What you saw: ")]
+        self.assertIn("Each rung was checked", saw)
+        self.assertEqual(said.count("is not built: cmake"), len(self.stops()) - 1)
         self.assertEqual(len(shown.pictures), len(json.loads((self.folder / "results" / "plots" / "figures.json").read_text())))
         self.assertGreater(len(shown.pictures), 0)
         self.assertTrue(all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in shown.pictures))
@@ -73,10 +84,27 @@ class Notebook(unittest.TestCase):
         self.assertIn("No results yet", said)
         self.assertEqual(shown.pictures, [])
 
+    def test_chapters_come_in_the_order_of_the_tour(self):
+        asked = [chapter for cell in self.notebook["cells"] if cell["cell_type"] == "code" for chapter in re.findall(r'^tour\("(\d\d)"\)', "".join(cell["source"]), re.MULTILINE)]
+        self.assertEqual(asked, list(dict.fromkeys(stop.split()[0] for stop in self.stops())))
+        headings = [line for cell in self.notebook["cells"] for line in cell["source"] if re.match(r"## \d", line)]
+        self.assertEqual([int(line.split()[1].strip(".")) for line in headings], list(range(1, len(headings) + 1)))
+
+    def test_what_was_left_out_is_told_and_does_not_stop_it(self):
+        """plot.py and report.py end with 1 then, and so may their cells."""
+        build = stub_build.make(self.folder / "build", ("01_single_gpu/07_ladder",))
+        program = build / "01_single_gpu" / "07_ladder"
+        wrong = "made_up.ladder()[::3] + [{**row, 'loss': 9.0} if row['variant'] == 'ddp' else row for row in made_up.strategies()[::3]]"
+        program.write_text(program.read_text().replace("made_up.everything_small(pathlib.Path(sys.argv[0]).name, ranks)", wrong))
+        said, shown = self.run_on(build)
+        self.assertIn("ddp is not shown", said)
+        self.assertIn("report.html", said)
+        self.assertGreater(len(shown.pictures), 0)
+
     def test_a_failing_program_stops_it(self):
         build = stub_build.make(self.folder / "build", ("01_single_gpu/07_ladder",))
         (build / "01_single_gpu" / "07_ladder").write_text("#!/bin/sh\nexit 3\n")
-        with self.assertRaisesRegex(RuntimeError, "exit code 1"):
+        with self.assertRaisesRegex(RuntimeError, "exit code 3"):
             self.run_on(build)
 
     def test_it_is_committed_clean(self):

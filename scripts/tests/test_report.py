@@ -2,7 +2,6 @@
 import contextlib
 import html.parser
 import io
-import json
 import pathlib
 import re
 import tempfile
@@ -14,7 +13,7 @@ import report
 import results
 from figures import style
 import figures
-from reporting import findings, fits, formats, paper, tables
+from reporting import findings, fits, formats, tables
 
 matplotlib.rcParams["savefig.dpi"] = 50  # nobody looks at these
 
@@ -69,6 +68,12 @@ class Fits(Folder):
         (fit,) = self.scaling("strong", lambda n: 1 / n**2)
         self.assertIn("do not follow the law", fit.text())
 
+    def test_the_kind_is_named(self):
+        self.assertIn("Amdahl, resnet18, v (measured): serial share", self.scaling("strong", lambda n: 0.1 + 0.9 / n)[0].text())
+        simulated = [{**row, "kind": "simulated"} for row in made_up.scaling(ranks=(1, 2, 4, 8), cores=8, variants=("v",))]
+        both = fits.all_fits(self.rows(simulated + made_up.scaling(ranks=(1, 2, 4, 8), cores=8, variants=("v",))))
+        self.assertEqual([fit.text().split(":")[0] for fit in both], ["Amdahl, resnet18, kind simulated, v (simulated)", "Amdahl, resnet18, kind measured, v (measured)"])
+
     def test_gustafson_needs_one_rank(self):
         (fit,) = self.scaling("weak", lambda n: 1.0, ranks=(2, 3, 4, 5))
         self.assertIn("no run on one rank", fit.text())
@@ -80,7 +85,9 @@ class Findings(Folder):
 
     def test_scaling_uses_only_fair_points(self):
         texts = self.find(made_up.scaling(ranks=(1, 2, 4), cores=2), findings.scaling_findings)
-        self.assertRegex(texts[0], r"at 2 ranks overlapped keeps 94% efficiency, naive 89% \(baseline: overlapped on 1 rank\)")
+        self.assertRegex(texts[0], r"at 2 ranks overlapped keeps 94% efficiency, naive 89%, no clear difference: the intervals overlap \(baseline: overlapped on 1 rank\)")
+        apart = made_up.scaling(ranks=(1, 2, 4), cores=2, serial=0.2)
+        self.assertRegex(self.find(apart, findings.scaling_findings)[0], r"overlapped keeps 83% efficiency, naive 71% \(baseline")
         self.assertIn("more ranks than cores", texts[1])
 
     def test_exposed_communication(self):
@@ -103,53 +110,30 @@ class Findings(Folder):
         self.assertTrue(texts[1].endswith("(synthetic)."))
 
     def test_ladder_tells_what_lost(self):
-        self.assertEqual(self.find(made_up.ladder(), findings.ladder_findings), ["One device, resnet18: 2.48x over baseline at the rung batch 64; bf16 lost."])
+        self.assertEqual(self.find(made_up.ladder(), findings.ladder_findings), ["One device, resnet18: 2.67x over baseline at the rung batch 64; bf16 lost."])
+
+    def test_no_winner_where_intervals_overlap(self):
+        rungs = [{**row, "rate": {"bf16": 47, "batch 64": 49}.get(row["variant"], 0) * (0.96 + 0.02 * row["repeat"]) or row["rate"]} for row in made_up.ladder()]
+        self.assertEqual(self.find(rungs, findings.ladder_findings),
+                         ["One device, resnet18: 2.33x over baseline at the rung batch 64 (its interval overlaps with channels_last, fused optimiser)."])
+        alike = [{**row, "rate": 20.0 + row["repeat"]} for row in made_up.ladder()]
+        self.assertIn("no rung is clearly faster than baseline", self.find(alike, findings.ladder_findings)[0])
+        (text,) = self.find(made_up.strategies(), findings.strategy_findings)
+        self.assertIn("ddp, zero1, zero2 are the fastest (no clear difference: the intervals overlap), tp4+sp holds the least memory, pp4 moves the fewest bytes", text)
+        apart = [{**row, "median_s": row["median_s"] / 2} if row["variant"] == "ddp" else row for row in made_up.strategies()]
+        self.assertIn("ddp is the fastest", self.find(apart, findings.strategy_findings)[0])
+        ours = [row for row in made_up.bandwidth() if row["variant"] in ("ring", "rabenseifner")]
+        self.assertIn("ring, rabenseifner are the fastest (no clear difference", self.find([{**row, "busbw_GBs": 2 + row["repeat"]} for row in ours], findings.bandwidth_findings)[0])
 
     def test_unequal_loss_shouts(self):
         wrong = [{**row, "loss": 5.0} if row["variant"] == "zero2" else row for row in made_up.strategies()]
         self.assertIn("LOSS DIFFERS for zero2", self.find(wrong, findings.strategy_findings)[0])
+        fastest = [{**row, "loss": 5.0} if row["variant"] == "ddp" else row for row in made_up.strategies()]
+        self.assertIn("zero1, zero2 are the fastest (no clear difference: the intervals overlap)", self.find(fastest, findings.strategy_findings)[0])
+        out = self.report(made_up.write(self.folder / "wrong.csv", wrong), code=1)
+        self.assertIn("zero2 is not shown: its loss is 5, the others' 4.2181", out)
+        self.assertIn("zero2 is not shown", self.page())
         self.assertIn("all reach the same loss", self.find(made_up.strategies(), findings.strategy_findings)[0])
-
-
-class Paper(Folder):
-    def failed(self, rows, family="scaling", least=3):
-        (figure,) = figures.FAMILIES[family](self.rows(rows))
-        self.addCleanup(figure.close)
-        return {check.item for check in paper.checks(figure, least) if not check.good}
-
-    def test_a_sound_figure_passes(self):
-        self.assertEqual(self.failed(made_up.scaling()), set())
-
-    def test_each_fault_is_seen(self):
-        data = made_up.scaling()
-        self.assertEqual(self.failed([row for row in data if row["repeat"] == 1]), {"repeats", "interval shown"})
-        self.assertEqual(self.failed(data, least=5), {"repeats"})
-        self.assertEqual(self.failed([{**row, "dirty": "true"} for row in data]), {"one machine, one commit, no local changes"})
-        self.assertEqual(self.failed([{**row, "commit": "unknown"} for row in data]), {"one machine, one commit, no local changes"})
-        self.assertEqual(self.failed([{**row, "host": "b" if row["ranks"] == 2 else "a"} for row in data]), {"one machine, one commit, no local changes"})
-        self.assertEqual(self.failed([{**row, "torch": ""} for row in data]), {"where and when"})
-        self.assertEqual(self.failed([{**row, "oversubscribed": "true"} for row in data]), {"baseline named"})
-
-    def test_unmarked_oversubscription_and_missing_units(self):
-        self.assertEqual(self.failed([{**row, "oversubscribed": "true"} for row in made_up.ladder()], "ladder"), {"baseline named", "oversubscription marked"})
-        self.assertEqual(self.failed([{**row, "rate_unit": ""} for row in made_up.ladder()], "ladder"), {"units on the axes"})
-
-    def test_methods_claim_interleaving_only_with_the_sweeps_journal(self):
-        rows = self.rows(made_up.scaling())
-        self.assertNotIn("interleaved", paper.methods(rows, []))
-        (self.folder / "sweep.journal").write_text(json.dumps({"run_ids": ["r1", "r2", "r3"]}) + "\n")
-        self.assertIn("interleaved", paper.methods(rows, []))
-        for words in ("test-data", "0testdata0", "LibTorch 2.14.1", "Open MPI 4.1.4", "1 thread(s) per rank", "maximum over ranks"):
-            self.assertIn(words, paper.methods(rows, []))
-
-    def test_the_report_refuses_and_names_the_figure(self):
-        data = [row for row in made_up.ladder() if row["repeat"] == 1]
-        file = made_up.write(self.folder / "p.csv", made_up.bubbles() + data)
-        out = self.report(file, "--paper", code=1)
-        self.assertIn("ladder_resnet18_cpu: refused for a paper: repeats: 1 at the least repeated point, 3 asked for", out)
-        self.assertNotIn('<figure id="ladder_resnet18_cpu"', self.page())
-        self.assertIn('<figure id="bubble_bench_bubble_p2"', self.page())
-        self.assertIn("Methods", self.page())
 
 
 class Refusals(Folder):
@@ -220,6 +204,16 @@ class Formats(Folder):
             figure.close()
         for words in ("What others published", "not fitted", "Horovod", "68% scaling efficiency", "Strategies for gpt on 4 ranks"):
             self.assertIn(words, self.page())
+
+    def test_traces_and_monitors_beside_the_results_are_shown(self):
+        made_up.write(self.folder / "a.csv", made_up.ladder())
+        made_up.trace(self.folder / "gpipe.json")
+        made_up.monitor(self.folder / "monitor.csv")
+        (self.folder / "other.json").write_text("{}")
+        self.report(self.folder)
+        self.assertEqual(re.findall(r'<figure id="(\w+)"', self.page()), ["ladder_resnet18_cpu", "gantt_gpipe", "utilisation_monitor"])
+        self.assertIn("gantt_gpipe: refused for a paper: its file does not say which commit ran", self.report(self.folder, "--paper", code=1))
+        self.assertNotIn('id="gantt_gpipe"', self.page())
 
     def test_escaping(self):
         table = tables.Table("a_b & c", ("x%",), [("<script>|_",)], "50% #1")

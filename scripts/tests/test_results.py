@@ -35,7 +35,8 @@ class Reader(unittest.TestCase):
         for cells, words in (({"median_s": "nan"}, "median_s is nan"), ({"loss": "inf"}, "loss is inf"), ({"ranks": "two"}, "ranks is 'two'"),
                              ({"ranks": "0"}, "ranks is 0"), ({"kind": "guessed"}, "kind is 'guessed'"), ({"commit": ""}, "commit is empty"),
                              ({"oversubscribed": "maybe"}, "oversubscribed is 'maybe'"), ({"bytes": "-4"}, "bytes is -4"),
-                             ({"scaling": "sideways"}, "scaling is 'sideways'")):
+                             ({"scaling": "sideways"}, "scaling is 'sideways'"), ({"date": "yesterday"}, "date is 'yesterday'"), ({"date": "2025-02-30T12:00:00Z"}, "date is '2025-02-30"),
+                             ({"date": ""}, "date is empty")):
             with self.subTest(cells=cells):
                 rows, problems = self.read([made_up.row(), made_up.row(**cells), made_up.row()])
                 self.assertEqual(len(rows), 2)
@@ -80,6 +81,13 @@ class Reader(unittest.TestCase):
         self.assertIn("not CSV", self.problem(good + '"never closed,1,2\n')[1].text)
         (self.folder / "bad.csv").write_bytes(b"\xff\xfe\x00")
         self.assertIn("cannot be read", str(results.read([self.folder / "bad.csv"])[1][0]))
+
+    def test_a_monitors_file_in_the_folder_is_not_taken_for_results(self):
+        made_up.monitor(self.folder / "monitor.csv")
+        made_up.write(self.folder / "x.csv", [made_up.row()])
+        rows, problems = results.read([self.folder])
+        self.assertEqual((len(rows), problems), (1, []))
+        self.assertEqual(len(results.read([self.folder / "monitor.csv"])[1]), 1)  # but who names it as one is told
 
     def test_folder_without_files_and_missing_file(self):
         self.assertIn("no *.csv", str(results.read([self.folder])[1][0]))

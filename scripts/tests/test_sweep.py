@@ -86,6 +86,12 @@ class Sweep(Folder):
         self.assertEqual(len(self.runs()), 3)
         self.assertEqual(len(self.rows()), 4)
 
+    def test_another_number_of_threads_is_another_measurement(self):
+        self.sweep(point())
+        self.assertIn("0 runs to do", self.sweep(point()))
+        self.assertIn("2 runs to do", self.sweep("threads = 2\n" + point()))
+        self.assertEqual([run[3] for run in self.runs()], ["threads=1"] * 2 + ["threads=2"] * 2)
+
     def test_half_a_journal_line_is_not_done(self):
         self.sweep(point(more="repeats = 1"))
         journal = self.results / "sweep.journal"
@@ -194,8 +200,27 @@ class SweepFile(Folder):
             self.assertIn(words, str(raised.exception))
 
     def test_our_own_files(self):
-        for name in ("quick", "full"):
+        for name in ("quick", "full", "matrix"):
             self.assertEqual(sweepfile.load(SCRIPTS / "sweeps" / f"{name}.toml", 2, self.build).name, name)
+
+    def test_the_matrix_is_one_model_and_one_global_batch(self):
+        loaded = sweepfile.load(SCRIPTS / "sweeps" / "matrix.toml", 2, self.build)
+        self.assertEqual(loaded.notes, [])  # two cores are enough for all of it
+        self.assertEqual({point.ranks for point in loaded.points}, {2, 4})
+        for point in loaded.points:
+            with self.subTest(point=point.name()):
+                flags = dict(zip(point.flags, point.flags[1:]))
+                number = lambda name, default=1: int(flags.get(f"--{name}", default))  # noqa: B023, E731
+                if point.program == "04_model_parallel/05_mesh":
+                    self.assertEqual(number("dp") * number("tp"), point.ranks)
+                    batch = number("dp") * number("batch")
+                else:
+                    self.assertEqual(point.program, "06_pipeline/07_train")
+                    stages = number("stages", point.ranks // number("tensor"))
+                    self.assertEqual(point.ranks % (stages * number("tensor")), 0)
+                    batch = point.ranks // (stages * number("tensor")) * number("microbatches") * number("batch")
+                self.assertEqual((batch, flags["--layers"], flags["--steps"]), (8, "4", "10"))
+                self.assertFalse({"--width", "--heads", "--context", "--seed", "--rate", "--optimizer"} & set(flags))
 
 
 class Launch(unittest.TestCase):

@@ -34,7 +34,6 @@ class Faulty : public Trainer {
     const bool watched = looks_watched();
     if (fault_ == "hang" && step == 1 && course_.world.rank() == 0) std::this_thread::sleep_for(std::chrono::hours(1));
     if (fault_ == "crash" && step == 1) std::abort();
-    if (fault_ == "leaves" && step == 1) std::_Exit(0);
     if (fault_ == "prints" && step == 1) for (int i = 0; i < 1 << 15; ++i) std::puts("nothing to say, and much of it: 64 characters and more in each line");
     if (fault_ == "memory" && step == 1) keep_ = torch::zeros({1 << 28});                       // 1 GiB
     if (fault_ == "uncapped" && step == 1) CountingAllocator::get().set_cap(0), torch::zeros({1 << 28});  // gone before the next step

@@ -117,8 +117,7 @@ inline std::string verify(Communicator& world, const Settings& settings, const A
   // A batch of one takes another path through LibTorch, whose last bits depend on where in memory the weights lie.
   if (!settings.sync_batchnorm) return expect_same(sums_in_rank_order(world) && smallest > 1, "parameter", got, expected) + fmt::format(" after {} steps", steps);
   // What changed, not what was there: a step moves parameters by little. Half precision rounds each activation to 8 or 11 bits, and batch
-  // norm over a handful of samples magnifies that: 0.2 was seen in bf16, 0.09 in fp16. Without one of two ranks' gradients it would be 0.5
-  // or more.
+  // norm over a handful of samples magnifies that: 0.2 was seen in bf16, 0.09 in fp16. Without one of two ranks' gradients it is 0.68.
   std::vector<torch::Tensor> rows;
   for (const auto& tensor : got) rows.push_back(tensor.flatten());
   const torch::Tensor change = torch::cat(rows) - start, wanted = flat.parameters() - start;

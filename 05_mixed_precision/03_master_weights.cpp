@@ -115,13 +115,13 @@ int main(int argc, char** argv) {
                                                                          {"bf16, stochastic", "bfloat16", run(Weights::stochastic), 8},
                                                                          {"bf16, fp32 master", "bfloat16", run(Weights::master), 12}};
 
-    // 4. Verify: rounding to nearest learns less than three quarters as much (at small rates; the longer the run, the less); both repairs
-    // learn as fp32 does. What is held from step to step is counted whole: scratch that stayed would show.
+    // 4. Verify: rounding to nearest learns less than half as much (a quarter after 100 steps, a tenth after 400); both repairs learn as
+    // fp32 does. What is held from step to step is counted whole: scratch that stayed would show.
     const size_t tail = 10;
     const auto loss_of = [&](size_t i) { return mean_of_last(std::get<2>(all[i]).losses, tail); };
     const double start = std::get<2>(all[0]).losses.front();
     const auto progress = [&](size_t i) { return (start - loss_of(i)) / (start - loss_of(0)); };
-    if (rate <= 1e-3 && progress(1) > 0.75) throw verify_error("bf16 to nearest", fmt::format("made {:.0f}% of fp32's progress: it should be stuck", 100 * progress(1)));
+    if (rate <= 1e-3 && progress(1) > 0.5) throw verify_error("bf16 to nearest", fmt::format("made {:.0f}% of fp32's progress: it should be stuck", 100 * progress(1)));
     for (const auto& [name, dtype, result, bytes] : all)
       if (device.is_cpu() && std::abs(result.bytes_each - bytes) > 0.01) throw verify_error(name, fmt::format("holds {:.2f} bytes per parameter, not {}", result.bytes_each, bytes));
     if (progress(2) < 0.9 || progress(3) < 0.9) throw verify_error("stochastic rounding or master weights", "less than nine tenths of fp32's progress");

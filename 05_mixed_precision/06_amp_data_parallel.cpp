@@ -32,7 +32,7 @@ namespace {
 
 struct Settings {
   std::string strategy = "zero1", precision = "fp16";
-  double max_norm = 0.5, rate = 1e-3;  // a norm that the gradients here exceed: clipping is seen
+  double max_norm = 0.1, rate = 1e-3;  // a norm that the gradients here exceed, so that clipping is seen
   int64_t overflow_at = 3, batch = 32;  // the step in which the last rank's gradient gets an infinity
   bool sharded() const { return strategy == "zero1"; }
   torch::Dtype dtype() const { return precision == "fp16" ? torch::kHalf : torch::kBFloat16; }

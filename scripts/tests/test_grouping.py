@@ -2,35 +2,23 @@
 import collections
 import contextlib
 import io
-import pathlib
-import tempfile
 import unittest
 from unittest import mock
 
+import folder
 import made_up
 import matplotlib
 import export
 import figures
 import plot
 import report
-import results
 from figures import scaling, strategies, style
 from reporting import findings, tables
 
 matplotlib.rcParams["savefig.dpi"] = 50  # nobody looks at these
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
-    def rows(self, rows):
-        read, problems = results.read([made_up.write(self.folder / "x.csv", rows)])
-        self.assertEqual(problems, [])
-        return read
-
+class Folder(folder.Folder):
     def figures(self, rows, family):
         made = [draw() for draw in figures.FAMILIES[family](self.rows(rows))]
         for figure in made:

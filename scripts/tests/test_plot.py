@@ -4,10 +4,9 @@ import contextlib
 import csv
 import io
 import json
-import pathlib
-import tempfile
 import unittest
 
+import folder
 import made_up
 import matplotlib
 import matplotlib.image
@@ -33,17 +32,7 @@ def drawn_points(ax, label):
     return lines + bars
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
-    def rows(self, rows):
-        read, problems = results.read([made_up.write(self.folder / "x.csv", rows)])
-        self.assertEqual(problems, [])
-        return read
-
+class Folder(folder.Folder):
     def figures(self, rows, family):
         made = [draw() for draw in figures.FAMILIES[family](self.rows(rows))]
         for figure in made:

@@ -2,11 +2,10 @@
 import contextlib
 import html.parser
 import io
-import pathlib
 import re
-import tempfile
 import unittest
 
+import folder
 import made_up
 import matplotlib
 import report
@@ -18,17 +17,7 @@ from reporting import findings, fits, formats, tables
 matplotlib.rcParams["savefig.dpi"] = 50  # nobody looks at these
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
-    def rows(self, rows):
-        read, problems = results.read([made_up.write(self.folder / "x.csv", rows)])
-        self.assertEqual(problems, [])
-        return read
-
+class Folder(folder.Folder):
     def report(self, *words, code=0):
         """What it printed. In this process: importing matplotlib anew for each call would take longer than the tests."""
         said = io.StringIO()

@@ -34,7 +34,10 @@ void HostGroup::reduce(void* out, const void* in, size_t count, Dtype dtype, Red
 void HostGroup::reduce_staged(void* out_, const void* in_, size_t count, Dtype dtype, ReduceOp op, int root) {
   const auto* in = static_cast<const std::byte*>(in_);
   auto* out = static_cast<Bytes>(out_);
-  const size_t element = size_of(dtype), most = slot_bytes_ / element;
+  // An array that does not fit the caches with the slots goes in half slots, which then stay there (2 ranks, medians of 8 runs:
+  // 64 MiB 15.2 ms in place of 16.1, 16 MiB 3.8 in place of 5.0). Streaming stores past the cache were no faster.
+  constexpr size_t large = 4 << 20;
+  const size_t element = size_of(dtype), most = slot_bytes_ / (count * element < large ? 1 : 2) / element;
   const uint64_t first = chunk_, chunks = std::max<size_t>(1, (count + most - 1) / most);
   const size_t per_chunk = std::min(most, round_up((count + chunks - 1) / chunks, 64));
   const bool takes = root < 0 || root == rank_;

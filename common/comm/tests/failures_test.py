@@ -2,6 +2,8 @@
 
 usage: failures_test.py PROGRAM MPIEXEC [MPIEXEC_FLAGS...] [-- GROUP]
 """
+import concurrent.futures
+import functools
 import os
 import signal
 import socket
@@ -113,21 +115,34 @@ def scenarios(ranks):
     yield "throw", last, 65, ["a bad file"]
 
 
+def side_by_side(checks):
+    """Three jobs at a time: most of their time is the wait for a timeout. The first failure is raised when all have ended."""
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(check) for check in checks]:
+            future.result()
+
+
 def run_scenarios(run, label, ranks, usual_s, kill_code, kill_words):
-    for scenario, victim, code, words in scenarios(ranks):
-        expect(f"{label} {scenario} of rank {victim}", run(ranks, ["--scenario", scenario, "--victim", str(victim)]), code, words, usual_s)
-    expect(f"{label} kill", run(ranks, ["--scenario", "kill", "--victim", str(ranks - 1)]), kill_code, kill_words, usual_s, among=True)
+    def check(scenario, victim, code, words, among=False):
+        expect(f"{label} {scenario} of rank {victim}", run(ranks, ["--scenario", scenario, "--victim", str(victim)]), code, words, usual_s, among)
+
+    side_by_side([functools.partial(check, *scenario) for scenario in scenarios(ranks)] + [lambda: check("kill", ranks - 1, kill_code, kill_words, among=True)])
 
 
 def rendezvous(program, usual_s):
+    def check(name, code, words, ranks, arguments=(), among=False, **variables):
+        return lambda: expect(name, by_variables(program, ranks, list(arguments), **variables), code, words, usual_s, among)
+
     with socket.socket() as busy:
         busy.bind(("0.0.0.0", 0))
         busy.listen()
-        expect("busy port", by_variables(program, 1, [], world_size=2, port=busy.getsockname()[1]), 69, ["in use"], usual_s)
-    expect("unreachable master", by_variables(program, 1, [], world_size=2, rank_of=[1]), 75, ["cannot reach rank 0"], usual_s)
-    expect("two ranks with one number", by_variables(program, 3, ["--scenario", "linger"], world_size=2, rank_of=[0, 1, 1]), 64, ["already is rank 1"], usual_s, among=True)
-    expect("a rank that never comes", by_variables(program, 2, [], world_size=3), 75, ["rank 2 did not come"], usual_s)
-    expect("mpi without mpirun", by_variables(program, 1, ["--backend", "mpi"]), 69, ["not started by an MPI launcher"], usual_s)
+        side_by_side([
+            check("busy port", 69, ["in use"], 1, world_size=2, port=busy.getsockname()[1]),
+            check("unreachable master", 75, ["cannot reach rank 0"], 1, world_size=2, rank_of=[1]),
+            check("two ranks with one number", 64, ["already is rank 1"], 3, ["--scenario", "linger"], among=True, world_size=2, rank_of=[0, 1, 1]),
+            check("a rank that never comes", 75, ["rank 2 did not come"], 2, world_size=3),
+            check("mpi without mpirun", 69, ["not started by an MPI launcher"], 1, ["--backend", "mpi"]),
+        ])
 
 
 def torchrun(program, usual_s):

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "comm/mailbox.hpp"  // Mailbox
 
 namespace manyranks {
+
+inline void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes && to != from) std::memcpy(to, from, bytes);
+}
 
 class Group {
  public:

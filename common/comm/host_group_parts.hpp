@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/host_group.hpp"
 
@@ -37,9 +36,5 @@ struct Slices {
  private:
   size_t count_, each_;
 };
-
-inline void copy_bytes(void* to, const void* from, size_t bytes) {
-  if (bytes && to != from) std::memcpy(to, from, bytes);
-}
 
 }  // namespace manyranks

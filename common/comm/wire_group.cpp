@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/algorithms.hpp"
 #include "launch/errors.hpp"
 
 namespace manyranks {
 namespace {
-
-void copy_bytes(void* to, const void* from, size_t bytes) {
-  if (bytes && to != from) std::memcpy(to, from, bytes);
-}
 
 bool all_equal(const std::vector<std::vector<int>>& hosts) {
   return std::all_of(hosts.begin(), hosts.end(), [&](const auto& members) { return members.size() == hosts[0].size(); });

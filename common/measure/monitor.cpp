@@ -13,11 +13,11 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-struct Column {
+struct Field {
   const char* name;
   double MonitorSample::*value;
 };
-constexpr Column columns[] = {{"time_s", &MonitorSample::time_s},
+constexpr Field fields[] = {{"time_s", &MonitorSample::time_s},
                               {"cpu_percent", &MonitorSample::cpu_percent},
                               {"process_percent", &MonitorSample::process_percent},
                               {"process_bytes", &MonitorSample::process_bytes},
@@ -114,12 +114,12 @@ std::string DeviceMonitor::summary() const {
 void DeviceMonitor::write_csv(const std::string& path) const {
   std::ofstream file(path);
   std::string line;
-  for (const Column& column : columns) line += fmt::format("{}{}", line.empty() ? "" : ",", column.name);
+  for (const Field& field : fields) line += fmt::format("{}{}", line.empty() ? "" : ",", field.name);
   file << line << '\n';
   for (const MonitorSample& sample : samples()) {
     bool first = true;
-    for (const Column& column : columns) {
-      const double value = sample.*column.value;
+    for (const Field& field : fields) {
+      const double value = sample.*field.value;
       file << (first ? "" : ",") << (std::isnan(value) ? "" : fmt::format("{:.10g}", value));
       first = false;
     }

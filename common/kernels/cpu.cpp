@@ -2,12 +2,14 @@
 // between nodes. The bits are the same in all of them: see functors.hpp.
 #include <algorithm>
 
+#include "kernels/gelu.hpp"
 #include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 
-// haswell is AVX2 with fused multiply-adds, which "avx2" alone leaves out. target_clones works through ifunc resolvers, which run before a sanitizer is ready.
+// x86-64-v3 is AVX2 with fused multiply-adds, which "avx2" alone leaves out; "arch=x86-64-v3" would be that one Intel processor and no other.
+// target_clones works through ifunc resolvers, which run before a sanitizer is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MANYRANKS_SANITIZE)
-#define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))
 #else
 #define MANYRANKS_CLONES
 #endif
@@ -51,6 +53,18 @@ double sum_of_squares(const float* __restrict__ values, int64_t count) {
   double total = 0;
   for (const double sum : sums) total += sum;
   return total;
+}
+
+MANYRANKS_CLONES
+void gelu(float* __restrict__ out, const float* __restrict__ x, int64_t count) {
+  const Gelu gelu;
+  for (int64_t i = 0; i < count; ++i) out[i] = gelu(x[i]);
+}
+
+MANYRANKS_CLONES
+void gelu_backward(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gradient, int64_t count) {
+  const Gelu gelu;
+  for (int64_t i = 0; i < count; ++i) out[i] = gradient[i] * gelu.slope(x[i]);
 }
 
 void guarded_sgd(const Guarded<Sgd>& guarded, const double* squared_norm, float* parameter, const float* gradient, float* velocity, int64_t count) {

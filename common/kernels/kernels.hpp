@@ -18,6 +18,8 @@ void adam(const Adam& step, float* parameter, const float* gradient, float* mean
 // values *= factor; true if all results are finite.
 bool scale(const Scale& scale, float* values, int64_t count);
 double sum_of_squares(const float* values, int64_t count);
+void gelu(float* out, const float* x, int64_t count);
+void gelu_backward(float* out, const float* x, const float* gradient, int64_t count);
 
 }  // namespace cpu
 

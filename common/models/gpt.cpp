@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "launch/errors.hpp"
+#include "models/gelu.hpp"
 #include "models/kinds.hpp"
 
 namespace manyranks {
@@ -38,7 +39,7 @@ GptMlp::GptMlp(const ModelShape& shape) {
   dropout_ = register_module("dropout", torch::nn::Dropout(shape.dropout));
 }
 
-torch::Tensor GptMlp::forward(const torch::Tensor& x) { return dropout_(c_proj(torch::gelu(c_fc(x), "tanh"))); }
+torch::Tensor GptMlp::forward(const torch::Tensor& x) { return dropout_(c_proj(gelu_tanh(c_fc(x)))); }
 
 GptBlock::GptBlock(const ModelShape& shape) {
   ln_1 = register_module("ln_1", LayerNorm(LayerNormOptions({shape.width})));

@@ -6,6 +6,7 @@
 #include "comm/communicator.hpp"
 #include "data/random.hpp"
 #include "launch/errors.hpp"
+#include "models/gelu.hpp"
 #include "models/gpt.hpp"
 #include "models/kinds.hpp"  // Names
 
@@ -92,7 +93,7 @@ class ParallelBlock : public Unit {
     const auto r = replicated({ln_1_->weight, ln_1_->bias, attn_proj_->bias, ln_2_->weight, ln_2_->bias, mlp_proj_->bias}, split);
     const auto heads = attention(column_linear(torch::layer_norm(x, {c}, r[0], r[1]), c_attn_->weight, c_attn_->bias, split));
     x = x + context_.dropout(row_linear(heads, attn_proj_->weight, r[2], split), layer_, 1);
-    const auto hidden = torch::gelu(column_linear(torch::layer_norm(x, {c}, r[3], r[4]), c_fc_->weight, c_fc_->bias, split), "tanh");
+    const auto hidden = gelu_tanh(column_linear(torch::layer_norm(x, {c}, r[3], r[4]), c_fc_->weight, c_fc_->bias, split));
     return x + context_.dropout(row_linear(hidden, mlp_proj_->weight, r[5], split), layer_, 2);
   }
 

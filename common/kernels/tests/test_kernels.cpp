@@ -1,11 +1,13 @@
 // The vectorised loops against the functor called one element at a time, bit by bit, whole and cut anywhere.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "kernels/gelu.hpp"
 #include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 
@@ -51,6 +53,26 @@ TEST(Kernels, SgdEqualsItsFunctor) {
   for (size_t i = 0; i < count; ++i) sgd_step(plain.parameter[i], plain.gradient[i], plain.first[i]);
   expect_same_bits(fused.parameter, plain.parameter, "parameter");
   expect_same_bits(fused.first, plain.first, "velocity");
+}
+
+TEST(Kernels, GeluEqualsItsFunctorAndItsFormula) {
+  const auto x = random_values(20011, 6, -12.0F, 12.0F), gradient = random_values(20011, 7);
+  const auto n = static_cast<int64_t>(x.size());
+  std::vector<float> out(x.size()), back(x.size()), plain(x.size()), plain_back(x.size());
+  cpu::gelu(out.data(), x.data(), n);
+  cpu::gelu_backward(back.data(), x.data(), gradient.data(), n);
+  for (size_t i = 0; i < x.size(); ++i) {
+    plain[i] = Gelu()(x[i]), plain_back[i] = gradient[i] * Gelu().slope(x[i]);
+    const double t = x[i], gate = 1 / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (t + 0.044715 * t * t * t)));
+    ASSERT_NEAR(out[i], t * gate, 1e-6) << x[i];
+    ASSERT_NEAR(back[i], gradient[i] * (gate + t * gate * (1 - gate) * 2 * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * t * t)), 5e-6) << x[i];
+  }
+  expect_same_bits(out, plain, "gelu");
+  expect_same_bits(back, plain_back, "its gradient");
+  EXPECT_EQ(Gelu()(0.0F), 0.0F);
+  EXPECT_EQ(Gelu()(100.0F), 100.0F);
+  EXPECT_NEAR(Gelu()(-100.0F), 0.0F, 1e-30);
+  EXPECT_TRUE(std::isnan(Gelu()(std::numeric_limits<float>::quiet_NaN())));
 }
 
 TEST(Kernels, AdamEqualsItsFunctor) {

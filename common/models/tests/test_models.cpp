@@ -6,6 +6,7 @@
 
 #include "launch/errors.hpp"
 #include "models/flops.hpp"
+#include "models/gelu.hpp"
 #include "models/gpt.hpp"
 #include "models/model.hpp"
 
@@ -140,6 +141,24 @@ TEST(Models, InitialisationFollowsTheCustom) {
   EXPECT_NEAR(gpt["h.3.mlp.c_proj.weight"].std().item<double>(), 0.02 / std::sqrt(8.0), 5e-4);
   EXPECT_EQ(gpt["h.1.attn.c_attn.bias"].abs().max().item<float>(), 0.0F);
   EXPECT_EQ(gpt["ln_f.weight"].min().item<float>(), 1.0F);
+}
+
+// Values, gradients and gradients of gradients are LibTorch's; what is not a row of floats is taken too.
+TEST(Gpt, GeluIsLibTorchs) {
+  for (const auto dtype : {torch::kFloat32, torch::kFloat64}) {
+    const auto x = torch::randn({33, 70}, dtype).t().mul_(3).requires_grad_(), theirs = x.detach().clone().requires_grad_();
+    const auto weight = torch::randn({70, 33}, dtype);
+    const auto y = gelu_tanh(x), z = torch::gelu(theirs, "tanh");
+    EXPECT_TRUE(torch::allclose(y, z, 1e-5, 1e-6));
+    (y * weight).sum().backward();
+    (z * weight).sum().backward();
+    EXPECT_TRUE(torch::allclose(x.grad(), theirs.grad(), 1e-5, 5e-6));
+    const auto twice = [&](const torch::Tensor& at, const torch::Tensor& out) {
+      const auto slope = torch::autograd::grad({out.sum()}, {at}, {}, std::nullopt, /*create_graph=*/true)[0];
+      return torch::autograd::grad({(slope * weight).sum()}, {at})[0];
+    };
+    EXPECT_TRUE(torch::allclose(twice(x, gelu_tanh(x)), twice(theirs, torch::gelu(theirs, "tanh")), 1e-4, 1e-5));
+  }
 }
 
 TEST(Gpt, ShapesAndCausality) {

@@ -235,12 +235,13 @@ int main(int argc, char** argv) {
         const double step_s = median(contender->rounds), steps_done = steps_of(contender.get());
         const bool one = contender->name == "single", compared = alone && !one && contender.get() != alone && contender.get() != comm;
         const double ranks = one ? 1 : world.size();
-        const auto exposed = compared ? paired(contender.get(), alone, std::minus<>()) : std::vector<double>();
+        const bool exposes = compared && world.size() > 1;  // one rank has nobody to talk to: what a strategy costs it is overhead
+        const auto exposed = exposes ? paired(contender.get(), alone, std::minus<>()) : std::vector<double>();
         std::vector<double> share;
         for (size_t i = 0; comm && i < exposed.size(); ++i) share.push_back(100 * exposed[i] / comm->rounds[i]);
         const auto count = [&](int64_t bytes) { return contender->python ? "-" : format_bytes(bytes); };
         table.add({contender->name, format_seconds(step_s), contender.get() == comm ? "-" : ratio_text(single, contender.get(), ranks), compared ? ratio_text(alone, contender.get()) : "-",
-                   contender->exchanges() || contender->python ? ratio_text(contender.get(), ddp) : "-", compared ? format_seconds(std::max(0.0, median(exposed))) : "-",
+                   contender->exchanges() || contender->python ? ratio_text(contender.get(), ddp) : "-", exposes ? format_seconds(std::max(0.0, median(exposed))) : "-",
                    share.empty() ? "-" : fmt::format("{:.0f}% [{:.0f} {:.0f}]", median(share), quantile(share, 0), quantile(share, 1)),
                    contender->optimizer_s > 0 ? format_seconds(contender->optimizer_s / steps_done) : "-", count(contender->sent), count(contender->held), count(contender->peak)});
         Row row;
@@ -258,7 +259,7 @@ int main(int argc, char** argv) {
           row.set("sent_bytes", contender->sent).set("data_wait_s", contender->data_s / steps_done).set("optimizer_s", contender->optimizer_s / steps_done);
         }
         // compute: the step without communication, less its optimiser, which has a column of its own.
-        if (compared) row.set("compute_s", std::max(0.0, median(alone->rounds) - alone->optimizer_s / steps_of(alone))).set("exposed_comm_s", median(exposed));
+        if (compared) row.set("compute_s", std::max(0.0, median(alone->rounds) - alone->optimizer_s / steps_of(alone))).set("exposed_comm_s", exposes ? median(exposed) : 0.0);
         write_row(process, row);
         write_samples(process, contender->name, contender->rounds);
       }

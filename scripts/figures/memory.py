@@ -11,7 +11,8 @@ def groups_of(rows):
     # What a pipeline's stages hold is counted in microbatches, in figures of its own.
     chosen = [row for row in rows if row["peak_bytes"] and not strategies.is_matrix(row) and not pipeline.is_drawn_here(row)]
     groups = results.grouped(chosen, lambda row: (row["chapter"], scaling.setting(row))).values()
-    return [group for group in groups if len({row["variant"] for row in group}) > 1]
+    # Several variants, and something to see: bars that are all alike (runs that only serve as a reference) are no figure.
+    return [group for group in groups if len({row["variant"] for row in group}) > 1 and len({row["peak_bytes"] for row in group}) > 1]
 
 
 def bars_of(rows):

@@ -27,7 +27,8 @@ void yield_core() { sched_yield(); }
 Patience Patience::for_ranks(int ranks_on_host) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   // A core each: yielding would only hand it to strangers, and a short step's ranks are some 100 us apart: less than it takes to fall
-  // asleep and be woken on a virtual machine (mlp of chapter 03: 0.91 of two runs without communication, 0.80 with 2000 spins). More ranks than cores: the one we wait for may need this core.
+  // asleep and be woken on a virtual machine (mlp of chapter 03: 0.91 of two runs without communication, 0.80 with 2000 spins).
+  // More ranks than cores: the one we wait for may need this core.
   return ranks_on_host <= cores ? Patience{6000, 0} : Patience{50, 50};
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/guarded.hpp"
 #include "kernels/kernels.hpp"
 
-// x86-64-v3 is AVX2 with fused multiply-adds, which "avx2" alone leaves out; "arch=x86-64-v3" would be that one Intel processor and no other.
+// x86-64-v3 is AVX2 with fused multiply-adds, which "avx2" alone leaves out; "arch=haswell" would be that one Intel processor and no other.
 // target_clones works through ifunc resolvers, which run before a sanitizer is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MANYRANKS_SANITIZE)
 #define MANYRANKS_CLONES __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))

@@ -18,12 +18,12 @@ struct Field {
   double MonitorSample::*value;
 };
 constexpr Field fields[] = {{"time_s", &MonitorSample::time_s},
-                              {"cpu_percent", &MonitorSample::cpu_percent},
-                              {"process_percent", &MonitorSample::process_percent},
-                              {"process_bytes", &MonitorSample::process_bytes},
-                              {"gpu_percent", &MonitorSample::gpu_percent},
-                              {"gpu_bytes", &MonitorSample::gpu_bytes},
-                              {"gpu_watts", &MonitorSample::gpu_watts}};
+                            {"cpu_percent", &MonitorSample::cpu_percent},
+                            {"process_percent", &MonitorSample::process_percent},
+                            {"process_bytes", &MonitorSample::process_bytes},
+                            {"gpu_percent", &MonitorSample::gpu_percent},
+                            {"gpu_bytes", &MonitorSample::gpu_bytes},
+                            {"gpu_watts", &MonitorSample::gpu_watts}};
 
 }  // namespace
 

@@ -126,7 +126,7 @@ def run_scenarios(run, label, ranks, usual_s, kill_code, kill_words):
     def check(scenario, victim, code, words, among=False):
         expect(f"{label} {scenario} of rank {victim}", run(ranks, ["--scenario", scenario, "--victim", str(victim)]), code, words, usual_s, among)
 
-    side_by_side([functools.partial(check, *scenario) for scenario in scenarios(ranks)] + [lambda: check("kill", ranks - 1, kill_code, kill_words, among=True)])
+    side_by_side([functools.partial(check, *scenario) for scenario in scenarios(ranks)] + [functools.partial(check, "kill", ranks - 1, kill_code, kill_words, among=True)])
 
 
 def rendezvous(program, usual_s):

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "launch/errors.hpp"
+#include "measure/block_cache.hpp"
 #include "measure/table.hpp"  // format_bytes
 
 namespace manyranks {
@@ -25,6 +26,19 @@ Header* header_of(void* data) { return static_cast<Header*>(data) - 1; }
 
 thread_local Tag current_tag = Tag::other;
 thread_local const char* current_name = "";
+
+// AddressSanitizer finds use after free only where what is freed is really given back.
+#ifdef __SANITIZE_ADDRESS__
+void* take(size_t bytes) { return c10::alloc_cpu(bytes); }
+void give(void* block, size_t) { c10::free_cpu(block); }
+#else
+BlockCache& cache() {
+  static auto* const blocks = new BlockCache;  // never destroyed: tensors may die after main()
+  return *blocks;
+}
+void* take(size_t bytes) { return cache().take(bytes); }
+void give(void* block, size_t bytes) { cache().give(block, bytes); }
+#endif
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -91,7 +105,7 @@ c10::DataPtr CountingAllocator::allocate(size_t bytes) {
   add(tag, static_cast<int64_t>(bytes));
   void* block = nullptr;
   try {
-    block = c10::alloc_cpu(sizeof(Header) + bytes);
+    block = take(sizeof(Header) + bytes);
   } catch (...) {
     add(tag, -static_cast<int64_t>(bytes));
     throw;
@@ -105,7 +119,7 @@ void CountingAllocator::release(void* data) {
   if (!data) return;
   Header* header = header_of(data);
   header->owner->add(header->tag, -header->bytes);
-  c10::free_cpu(header);
+  give(header, sizeof(Header) + static_cast<size_t>(header->bytes));
 }
 
 c10::DeleterFnPtr CountingAllocator::raw_deleter() const { return &release; }

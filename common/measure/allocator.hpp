@@ -6,6 +6,7 @@
 //   auto weights = torch::empty({1024, 1024});         // 4 MiB of parameters
 //   memory.live_bytes(Tag::parameters);
 //
+// Large blocks that are freed are kept for the next tensor of their size (block_cache.hpp); live and peak bytes do not count them.
 // Backward runs on the calling thread (CPU), so a MemoryTag around backward() covers what it allocates.
 #pragma once
 

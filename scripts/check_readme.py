@@ -9,6 +9,8 @@ pipe ends with the code of the last part that fails, which the text may call "# 
 A block fenced as ```sh is one script, and must end well. What no test can run says why: a comment "# not run: REASON" at the end
 of the command or on the line above it, or, for a whole block, "not-run: REASON" behind ```sh. These are listed and counted.
 
+Whatever is not run is looked at: each script of ours that a command begins with, in a block or between `backquotes`, must be there and executable.
+
 Commands see no GPU, so that every machine prints the same. A command that ends with 77 where nobody expected it was skipped: it
 says what it lacks. Other blocks are not run.
 """
@@ -26,6 +28,7 @@ import launcher
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOT_RUN = re.compile(r"#.*\bnot run: (\S.*)$")
+OURS = re.compile(r"(?:^\s*(?:\$ )?|&& |\| |; |`)(?:\./)?(scripts/[\w/]+\.(?:py|sh))(?=[\s`]|$)", re.MULTILINE)  # where a command begins
 # Root and more ranks than cores, without cluttering the text with flags that a laptop does not need.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1", "CUDA_VISIBLE_DEVICES": "",
                "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
@@ -153,6 +156,11 @@ def run(command, timeout):
         return code, output.read().splitlines()
 
 
+def unusable(text):
+    """Scripts of ours that somebody who types what the text says cannot run."""
+    return sorted({name for name in OURS.findall(text) if not os.access(ROOT / name, os.X_OK)})
+
+
 class Check:
     def __init__(self, readme, timeout):
         self.readme, self.timeout = readme, timeout
@@ -208,6 +216,9 @@ def main():
         check.command = lambda *_: None
     for block in blocks(arguments.readme.read_text()):
         check.block(block)
+    for name in unusable(arguments.readme.read_text()):
+        check.failed += 1
+        print(f"{arguments.readme}: FAILED: {name} is not there, or not executable")
     if check.ran == 0 and not arguments.list:
         sys.exit(f"{arguments.readme}: no command was run: nothing was checked")
     print(f"{check.ran} commands run, {check.failed} failed, {check.skipped} skipped, {check.left_out} not run (marked)")

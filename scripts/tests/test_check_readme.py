@@ -47,6 +47,15 @@ class CheckReadme(unittest.TestCase):
         self.assertEqual(check("```console\n$ exit 3   # exit 3\n```\n")[0], 0)
         self.assertEqual(check("```console\n$ exit 3\n```\n")[0], 1)
 
+    def test_scripts_that_nobody_runs_must_at_least_be_there_and_executable(self):
+        run = "```sh\ntrue\n```\n"
+        for text in ("`scripts/report.py --paper`", "```sh not-run: minutes\ncd . && scripts/sweep.py a.toml\n```", "`python scripts/results.py`", "see `common/comm`"):
+            self.assertEqual(check(run + text)[0], 0, text)
+        for text in ("`scripts/results.py`", "```sh not-run: minutes\ntrue && ./scripts/no_such.sh a\n```", "```sh\nscripts/launcher.py x # not run: minutes\n```"):
+            code, output = check(run + text)
+            self.assertEqual(code, 1, text)
+            self.assertIn("not executable", output)
+
     def test_continued_line(self):
         self.assertEqual(check("```console\n$ echo a \\\n    b\na b\n```\n")[0], 0)
 

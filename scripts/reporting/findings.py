@@ -32,7 +32,8 @@ def leaders(points, words, best=min):
     """Who is the best of {name: Point}: all whose intervals overlap with the best one's, for between those nobody has won. `words`: of one, and of several."""
     first = best(points, key=lambda name: points[name].median)
     near = [name for name in points if name == first or overlap(points[name], points[first])]
-    return f"{first} {words[0]}" if len(near) == 1 else f"{', '.join(near)} {words[1]} ({UNCLEAR})"
+    same = all(points[name].low == points[name].high == points[first].median for name in near)
+    return f"{first} {words[0]}" if len(near) == 1 else f"{', '.join(near)} {words[1]} ({'all the same' if same else UNCLEAR})"
 
 
 def scaling_findings(rows):

@@ -111,6 +111,8 @@ class Findings(Folder):
         self.assertIn("ddp, zero1, zero2 are the fastest (no clear difference: the intervals overlap), tp4+sp holds the least memory, pp4 moves the fewest bytes", text)
         apart = [{**row, "median_s": row["median_s"] / 2} if row["variant"] == "ddp" else row for row in made_up.strategies()]
         self.assertIn("ddp is the fastest", self.find(apart, findings.strategy_findings)[0])
+        counted = [{**row, "sent_bytes": 4096} for row in made_up.strategies()]  # to the byte: no noise to speak of
+        self.assertIn("move the fewest bytes (all the same)", self.find(counted, findings.strategy_findings)[0])
         ours = [row for row in made_up.bandwidth() if row["variant"] in ("ring", "rabenseifner")]
         self.assertIn("ring, rabenseifner are the fastest (no clear difference", self.find([{**row, "busbw_GBs": 2 + row["repeat"]} for row in ours], findings.bandwidth_findings)[0])
 

@@ -24,12 +24,12 @@ stops=$(cat <<'END'
 03|2|03_data_parallel/03_overlapped|The same, with the sums under way while backward goes on.|The same bits again; it counted how many buckets started before backward ended.
 03|2|03_data_parallel/06_zero1|The optimiser state cut over the ranks: less memory, the same bits.|The same bits and no more bytes sent, with half of the optimiser state on each of the two ranks.
 03|2|03_data_parallel/08_zero3|Parameters, gradients and optimiser state cut over the ranks.|Units of parameters came and went; between them nobody held the whole model.
-03|2|03_data_parallel/10_large_batch|A larger batch wants a larger learning rate, and a warm-up.|The table compares one rate for all batches with a rate that grows with the batch.
+03|2|03_data_parallel/10_large_batch --epochs 4 --samples-per-epoch 8192|A larger batch wants a larger learning rate, and a warm-up.|After the same epochs, a large batch at the small rate of the small batch learned least; with a rate that grows with the batch it learned more.
 03|2|03_data_parallel/11_train --quick --epochs 1 --model convnet|The real thing, small: data dealt to ranks, a learning rate for the global batch, validation.|A step changed the parameters as one process with all samples would; at the end all ranks held the same bits.
 04|2|04_model_parallel/01_layer_split|A model cut in two: why only one half works at a time.|The dense run's bits, with a part of the layers on each rank.
 04|2|04_model_parallel/02_column_row|A layer cut in two: both halves work at once, with one all-reduce each way.|One all-reduce forward and one backward, as predicted; the parameters agree with the dense run's to rounding.
 04|2|04_model_parallel/03_transformer_block|A whole transformer cut by heads and by vocabulary, equal to the dense one.|Four all-reduces per block, and losses that follow the dense model's to rounding.
-04|4|04_model_parallel/05_mesh|Tensor parallel times data parallel, on a 2 x 2 mesh.|Bytes sent along each axis of the mesh, counted apart and as predicted.
+04|4|04_model_parallel/05_mesh --quick --tp 2 --dp 2|Tensor parallel times data parallel, on a 2 x 2 mesh.|Bytes sent along each axis of the mesh, counted apart and as predicted.
 05|1|05_mixed_precision/01_formats|Every format in real bits, and a training run that fails in fp16 although no number in it is too large.|The same run learned in fp32 and not in fp16: nearly all of its gradients became zero.
 05|1|05_mixed_precision/02_loss_scaling|The same run repaired: a scale for the loss that finds itself, step by step as in PyTorch.|With a scaled loss fp16 learned; a scale that was too large cost a few skipped steps, nothing more.
 05|1|05_mixed_precision/04_autocast|Autocast: which operator runs in which type, and what backward has to keep.|Products ran in half precision, the loss in float32; activations shrank by less than half.

@@ -4,7 +4,7 @@
 # Where clang or its runtime is missing, the test is skipped and says so; MANYRANKS_REQUIRE=fuzz makes that a failure.
 include_guard(GLOBAL)
 
-set(MANYRANKS_FUZZ_SECONDS 30 CACHE STRING "How long each fuzzer runs in ctest")
+set(MANYRANKS_FUZZ_SECONDS 15 CACHE STRING "How long each fuzzer runs in ctest")
 find_program(MANYRANKS_CLANGXX NAMES clang++-14 clang++ clang++-15 clang++-16 clang++-17 clang++-18 clang++-19)
 set(manyranks_fuzz_flags -std=c++20 -O1 -g1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined)
 

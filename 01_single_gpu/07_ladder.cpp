@@ -12,6 +12,7 @@
 #include <torch/optim.h>
 
 #include "06_cuda_graphs.hpp"         // GraphedStep
+#include "measure/provenance.hpp"  // Row, write_row
 #include "measure/table.hpp"          // Table
 #include "models/memory_format.hpp"   // to_channels_last
 #include "parallel/replicate.hpp"     // check_finite
@@ -109,6 +110,14 @@ Difference verify(Process& process, const Workload& workload, const std::string&
   return expect_same_training(name, training, trainer.model(), reference, recipe.limit);
 }
 
+// The gain of a rung over what it was timed by turns with: a row of its own, for two rates of different moments have no ratio.
+void write_gain(Process& process, const Workload& workload, const std::string& variant, double gain) {
+  Row row;
+  row.set("variant", variant).set("workload", workload.kind + " on " + workload.data().name()).set("kind", "measured");
+  row.set("rate_unit", "samples/s").set("measured", gain).set("unit", "gain");
+  write_row(process, row);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -176,6 +185,7 @@ int main(int argc, char** argv) {
       if (keep) cumulative *= gain, kept = recipe, below = std::move(above);
       add(rung.name, speeds[1], fmt::format("{:.2f}x", gain), keep ? "yes" : "no", off);
       write_speed(process, workload, rung.name, recipe.batch, speeds[1], recipe.bfloat16 ? "bfloat16" : "float32");
+      write_gain(process, workload, rung.name, gain);
     }
     if (options.verify_only) return;
 
@@ -187,6 +197,7 @@ int main(int argc, char** argv) {
     fmt::print("  all that was kept against the baseline, by turns: {:.0f} and {:.0f} samples/s, {:.2f}x\n", speeds[1].samples_per_s, speeds[0].samples_per_s,
                speeds[1].samples_per_s / speeds[0].samples_per_s);
     write_speed(process, workload, "all kept", kept.batch, speeds[1], kept.bfloat16 ? "bfloat16" : "float32");
+    write_gain(process, workload, "all kept", speeds[1].samples_per_s / speeds[0].samples_per_s);
     workload.close();
   });
 }

@@ -10,13 +10,20 @@ PRECISION = "chapter lesson workload ranks device gpu kind threads batch global_
 
 
 def ladder_groups(rows):
-    chosen = [row for row in rows if row["lesson"].endswith("ladder") and row["rate"]]
-    return list(results.grouped(chosen, lambda row: (row["workload"], row["device"], row["gpu"], row["rate_unit"], row["kind"], row["threads"])).values())
+    chosen = [row for row in rows if row["lesson"].endswith("ladder") and (row["rate"] or row["unit"] == "gain")]
+    groups = results.grouped(chosen, lambda row: (row["workload"], row["device"], row["gpu"], row["rate_unit"], row["kind"], row["threads"])).values()
+    return [group for group in groups if any(row["rate"] for row in group)]
 
 
 def rungs_of(rows):
     """[(rung, Point of rate)] in the order of the file."""
-    return [(variant, results.summary(row["rate"] for row in group)) for variant, group in results.grouped(rows, lambda row: row["variant"]).items()]
+    return [(variant, results.summary(row["rate"] for row in group)) for variant, group in results.grouped((row for row in rows if row["rate"]), lambda row: row["variant"]).items()]
+
+
+def gains_of(rows):
+    """{rung: Point of its gain} over what was kept below it ("all kept": over the baseline), as the program timed them by turns."""
+    return {variant: results.summary(row["measured"] for row in group)
+            for variant, group in results.grouped((row for row in rows if row["unit"] == "gain"), lambda row: row["variant"]).items()}
 
 
 def ladder_figures(rows):
@@ -27,19 +34,19 @@ def ladder_figures(rows):
 
 def draw_ladder(rows, words):
     first = rows[0]
-    rungs = rungs_of(rows)
+    rungs, gains = rungs_of(rows), gains_of(rows)
     base = rungs[0][1].median
     panel = style.Panel(f"throughput ({first['rate_unit']})", "rung (each adds one change)", first["rate_unit"])
     figure, (ax,) = style.axes(1, width=6.0, height=0.9 + 0.38 * len(rungs))
     places = range(len(rungs))
     values = [point.median for _, point in rungs]
-    colours = [style.COLOURS[0] if i == 0 or values[i] >= values[i - 1] else style.COLOURS[1] for i in places]
+    colours = [style.COLOURS[1] if name in gains and gains[name].median < 1 else style.COLOURS[0] for name, _ in rungs]
     hatches = ["" if colour == style.COLOURS[0] else "//" for colour in colours]
     ax.barh(places, values, 0.66, color=colours, hatch=hatches, edgecolor="white", gid="bars:rungs")
     style.intervals(ax, places, [point for _, point in rungs], horizontal=True)
-    for i, (_, point) in enumerate(rungs):
-        step = f"{point.median / values[i - 1]:.2f}x, " if i else ""
-        ax.annotate(f"{style.number_text(point.median)}  ({step}{point.median / base:.2f}x in all)", (point.high, i), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
+    for i, (name, point) in enumerate(rungs):
+        gain = f"  ({gains[name].median:.2f}x)" if name in gains else ""
+        ax.annotate(f"{style.number_text(point.median)}{gain}", (point.high, i), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
     ax.set_yticks(places, [name for name, _ in rungs])
     ax.invert_yaxis()
     ax.set(xlabel=panel.x_label, ylabel=panel.y_label, xlim=(0, max(p.high for _, p in rungs) * 1.42))
@@ -48,9 +55,10 @@ def draw_ladder(rows, words):
     ax.set_title(title, fontsize=10)
     panel.series["rungs"] = list(zip(places, values))
     panel.note("rungs", (point for _, point in rungs))
-    what = f"{title}: throughput, each rung keeping the changes of those above it; hatched where the median fell."
+    what = f"{title}: throughput." + (" Each rung adds one change to what its run had kept so far and was timed by turns with that: the factor is the median gain, hatched below 1."
+                                       " The factor of all that was kept is over the baseline." if gains else "")
     return style.Figure(style.slug("ladder", first["workload"], first["device"], *words), title, what, rows, [panel], figure,
-                        baseline=f"{rungs[0][0]}, {style.number_text(base)} {first['rate_unit']}", relative=True,
+                        baseline=f"{rungs[0][0]}, {style.number_text(base)} {first['rate_unit']}", relative=bool(gains),
                         baseline_oversubscribed=any(row["oversubscribed"] for row in rows if row["variant"] == rungs[0][0]))
 
 

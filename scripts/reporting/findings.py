@@ -134,15 +134,19 @@ def memory_findings(rows):
 def ladder_findings(rows):
     made = []
     for group in training.ladder_groups(rows):
-        rungs = training.rungs_of(group)
-        (base, first), (top, best) = rungs[0], max(rungs, key=lambda rung: rung[1].median)
-        lost = [name for (_, before), (name, point) in zip(rungs, rungs[1:]) if point.median < before.median and not overlap(point, before)]
-        near = [name for name, point in rungs if name != top and overlap(point, best)]
-        if base in near or top == base:
-            text = f"no rung is clearly faster than {base}"
+        rungs, gains = training.rungs_of(group), training.gains_of(group)
+        base = rungs[0][0]
+        lost = [name for name, gain in gains.items() if gain.high < 1]
+        unclear = [name for name, gain in gains.items() if gain.low <= 1 <= gain.high]
+        kept = gains.get("all kept")
+        if not kept:
+            text = f"no gains recorded, only rates: the fastest is {max(rungs, key=lambda rung: rung[1].median)[0]}"
+        elif kept.low <= 1:
+            text = f"what was kept is not clearly faster than {base}"
         else:
-            text = f"{best.median / first.median:.2f}x over {base} at the rung {top}" + (f" (its interval overlaps with {', '.join(near)})" if near else "")
-        made.append(f"One device, {group[0]['workload']}: {text}" + (f"; {', '.join(lost)} lost" if lost else "") + f"{kind(group)}.")
+            text = f"{kept.median:.2f}x over {base} with all that was kept"
+        made.append(f"One device, {group[0]['workload']}: {text}" + (f"; {', '.join(lost)} lost" if lost else "")
+                    + (f"; no clear gain or loss by {', '.join(unclear)}" if unclear and kept else "") + f"{kind(group)}.")
     return made
 
 

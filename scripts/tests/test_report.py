@@ -99,14 +99,16 @@ class Findings(Folder):
         self.assertTrue(texts[1].endswith("(synthetic)."))
 
     def test_ladder_tells_what_lost(self):
-        self.assertEqual(self.find(made_up.ladder(), findings.ladder_findings), ["One device, resnet18: 2.67x over baseline at the rung batch 64; bf16 lost."])
+        self.assertEqual(self.find(made_up.ladder(), findings.ladder_findings),
+                         ["One device, resnet18: 2.60x over baseline with all that was kept; bf16 lost; no clear gain or loss by fused optimiser."])
+
+    def test_ladder_without_gains_claims_none(self):
+        rates = [row for row in made_up.ladder() if row["unit"] != "gain"]
+        self.assertEqual(self.find(rates, findings.ladder_findings), ["One device, resnet18: no gains recorded, only rates: the fastest is batch 64."])
 
     def test_no_winner_where_intervals_overlap(self):
-        rungs = [{**row, "rate": {"bf16": 47, "batch 64": 49}.get(row["variant"], 0) * (0.96 + 0.02 * row["repeat"]) or row["rate"]} for row in made_up.ladder()]
-        self.assertEqual(self.find(rungs, findings.ladder_findings),
-                         ["One device, resnet18: 2.33x over baseline at the rung batch 64 (its interval overlaps with channels_last, fused optimiser)."])
-        alike = [{**row, "rate": 20.0 + row["repeat"]} for row in made_up.ladder()]
-        self.assertIn("no rung is clearly faster than baseline", self.find(alike, findings.ladder_findings)[0])
+        alike = [{**row, "measured": 0.95 + 0.03 * row["repeat"]} if row["unit"] == "gain" else row for row in made_up.ladder()]
+        self.assertIn("what was kept is not clearly faster than baseline", self.find(alike, findings.ladder_findings)[0])
         (text,) = self.find(made_up.strategies(), findings.strategy_findings)
         self.assertIn("ddp, zero1, zero2 are the fastest (no clear difference: the intervals overlap), tp4+sp holds the least memory, pp4 moves the fewest bytes", text)
         apart = [{**row, "median_s": row["median_s"] / 2} if row["variant"] == "ddp" else row for row in made_up.strategies()]

@@ -129,7 +129,7 @@ make_venv
 pip_install() {  # pip's progress bars on a terminal, silence in a log, and one clear line when it fails
   local quiet=--quiet; [ -t 1 ] && quiet=
   # shellcheck disable=SC2086
-  .venv/bin/python -m pip install --disable-pip-version-check $quiet "$@" ||
+  .venv/bin/python -m pip install --no-compile --disable-pip-version-check $quiet "$@" ||
     fail "pip install $* failed. Is the package index reachable? On an air-gapped machine: pip download -d wheels -r scripts/requirements*.txt
          on one with a network, copy wheels/ here, and set PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels."
 }

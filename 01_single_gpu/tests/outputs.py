@@ -62,9 +62,14 @@ class Outputs(unittest.TestCase):
     def test_ladder(self):
         run("07_ladder", "--csv", f"{self.folder}/a.csv")
         rows = self.rows("a.csv")
-        self.assertEqual([row["variant"] for row in rows][:6], ["baseline", "+ 1 loader worker(s)", "+ channels_last", "+ fused optimiser", "+ batch 8", "+ bfloat16"])
+        rates, gains = [row for row in rows if row["rate"]], [row for row in rows if row["unit"] == "gain"]
+        names = ["baseline", "+ 1 loader worker(s)", "+ channels_last", "+ fused optimiser", "+ batch 8", "+ bfloat16"]
+        self.assertEqual([row["variant"] for row in rates][:6], names)
+        self.assertEqual([row["variant"] for row in gains][:5], names[1:])
+        self.assertEqual([row["variant"] for row in (rates[-1], gains[-1])], ["all kept"] * 2)
+        self.assertTrue(all(float(row["measured"]) > 0 for row in gains))
         self.assertEqual(rows[-1]["variant"], "all kept")
-        self.assertEqual({row["dtype"] for row in rows if row["variant"] == "+ bfloat16"}, {"bfloat16"})
+        self.assertEqual({row["dtype"] for row in rates if row["variant"] == "+ bfloat16"}, {"bfloat16"})
 
     def test_batch_larger_than_the_data(self):
         result = subprocess.run([CHAPTER / "01_baseline", "--quick", "--batch", "1000"], capture_output=True, text=True, timeout=100)

@@ -12,7 +12,7 @@
 #include <torch/optim.h>
 
 #include "06_cuda_graphs.hpp"         // GraphedStep
-#include "measure/provenance.hpp"  // Row, write_row
+#include "measure/provenance.hpp"     // Row, write_row
 #include "measure/table.hpp"          // Table
 #include "models/memory_format.hpp"   // to_channels_last
 #include "parallel/replicate.hpp"     // check_finite

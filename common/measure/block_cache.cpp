@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <new>
 
 namespace manyranks {
 namespace {
@@ -32,7 +31,7 @@ size_t BlockCache::rounded(size_t bytes) {
 
 size_t BlockCache::class_of(size_t rounded_bytes) {
   const size_t power = std::bit_width(rounded_bytes) - 1;
-  return (power - 18) * steps + (rounded_bytes >> (power - 3)) % steps;
+  return (power - least_power) * steps + rounded_bytes / (std::bit_floor(rounded_bytes) / steps) % steps;
 }
 
 void* BlockCache::take(size_t bytes) {

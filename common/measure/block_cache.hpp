@@ -32,7 +32,7 @@ class BlockCache {
   size_t kept_bytes() const;
   static size_t rounded(size_t bytes);   // what a block of `bytes` really has: up to an eighth more
 
-  static constexpr size_t least = size_t{1} << 18;  // smaller blocks stay with malloc, which keeps them itself
+  static constexpr size_t least_power = 18, least = size_t{1} << least_power;  // smaller blocks stay with malloc, which keeps them itself
 
  private:
   struct Kept {
@@ -40,7 +40,7 @@ class BlockCache {
     size_t bytes;  // rounded
   };
   using ByAge = std::list<Kept>;                                             // oldest first
-  static constexpr size_t steps = 8, classes = (64 - 18) * steps;            // eight sizes to each power of two
+  static constexpr size_t steps = 8, classes = (64 - least_power) * steps;   // eight sizes to each power of two
   static size_t class_of(size_t rounded_bytes);
   void* reuse(size_t size);
   void drop_oldest();

@@ -135,10 +135,9 @@ def ladder_findings(rows):
     made = []
     for group in training.ladder_groups(rows):
         rungs, gains = training.rungs_of(group), training.gains_of(group)
-        base = rungs[0][0]
+        base, kept = rungs[0][0], gains.pop("all kept", None)
         lost = [name for name, gain in gains.items() if gain.high < 1]
         unclear = [name for name, gain in gains.items() if gain.low <= 1 <= gain.high]
-        kept = gains.get("all kept")
         if not kept:
             text = f"no gains recorded, only rates: the fastest is {max(rungs, key=lambda rung: rung[1].median)[0]}"
         elif kept.low <= 1:
@@ -146,7 +145,7 @@ def ladder_findings(rows):
         else:
             text = f"{kept.median:.2f}x over {base} with all that was kept"
         made.append(f"One device, {group[0]['workload']}: {text}" + (f"; {', '.join(lost)} lost" if lost else "")
-                    + (f"; no clear gain or loss by {', '.join(unclear)}" if unclear and kept else "") + f"{kind(group)}.")
+                    + (f"; no clear gain or loss by {', '.join(unclear)}" if unclear else "") + f"{kind(group)}.")
     return made
 
 

@@ -14,6 +14,15 @@ namespace {
 
 constexpr size_t MiB = size_t{1} << 20;
 
+// Two blocks in use at once, then both given back, `first` first: what the cache keeps when a test begins.
+struct Two {
+  Two(BlockCache& cache, size_t first_bytes, size_t second_bytes) : first(cache.take(first_bytes)), second(cache.take(second_bytes)) {
+    cache.give(first, first_bytes);
+    cache.give(second, second_bytes);
+  }
+  void *const first, *const second;
+};
+
 TEST(BlockCache, GivesTheSameBlockAgainForTheSameSize) {
   BlockCache cache;
   void* first = cache.take(3 * MiB);
@@ -37,24 +46,18 @@ TEST(BlockCache, RoundsUpByAnEighthAtMostAndToSizesThatHold) {
 
 TEST(BlockCache, NeighbouringSizesDoNotShareBlocks) {
   BlockCache cache;
-  void* small = cache.take(8 * MiB);
-  void* large = cache.take(9 * MiB);
-  cache.give(small, 8 * MiB);
-  cache.give(large, 9 * MiB);
+  const Two kept(cache, 8 * MiB, 9 * MiB);
   void* again = cache.take(9 * MiB);
-  EXPECT_EQ(again, large);
+  EXPECT_EQ(again, kept.second);
   void* other = cache.take(8 * MiB);
-  EXPECT_EQ(other, small);
+  EXPECT_EQ(other, kept.first);
   cache.give(again, 9 * MiB);
   cache.give(other, 8 * MiB);
 }
 
 TEST(BlockCache, KeepsNoMoreThanWasOnceInUse) {
   BlockCache cache;
-  void* a = cache.take(4 * MiB);
-  void* b = cache.take(4 * MiB);
-  cache.give(a, 4 * MiB);
-  cache.give(b, 4 * MiB);
+  const Two kept(cache, 4 * MiB, 4 * MiB);
   EXPECT_EQ(cache.kept_bytes(), 8 * MiB);
   void* c = cache.take(5 * MiB);  // 8 were once in use: 3 may be kept beside these 5, and no block is that small
   EXPECT_EQ(cache.kept_bytes(), 0u);
@@ -66,28 +69,22 @@ TEST(BlockCache, KeepsNoMoreThanWasOnceInUse) {
 
 TEST(BlockCache, TheOldestGoesFirst) {
   BlockCache cache;
-  void* old = cache.take(2 * MiB);
-  void* young = cache.take(4 * MiB);
-  cache.give(old, 2 * MiB);
-  cache.give(young, 4 * MiB);
+  const Two kept(cache, 2 * MiB, 4 * MiB);
   void* third = cache.take(1 * MiB);
-  EXPECT_EQ(cache.kept_bytes(), 4 * MiB);  // 6 in all: `old` had to go, though `young` alone would have done
+  EXPECT_EQ(cache.kept_bytes(), 4 * MiB);  // 6 in all: the first had to go, though the second alone would have done
   void* again = cache.take(4 * MiB);
-  EXPECT_EQ(again, young);
+  EXPECT_EQ(again, kept.second);
   cache.give(third, 1 * MiB);
   cache.give(again, 4 * MiB);
 }
 
 TEST(BlockCache, TheOldestOfItsSizeGoesFirstToo) {
   BlockCache cache;
-  void* old = cache.take(2 * MiB);
-  void* young = cache.take(2 * MiB);
-  cache.give(old, 2 * MiB);
-  cache.give(young, 2 * MiB);
+  const Two kept(cache, 2 * MiB, 2 * MiB);
   void* other = cache.take(1 * MiB);
   EXPECT_EQ(cache.kept_bytes(), 2 * MiB);
   void* again = cache.take(2 * MiB);
-  EXPECT_EQ(again, young);
+  EXPECT_EQ(again, kept.second);
   cache.give(other, 1 * MiB);
   cache.give(again, 2 * MiB);
 }
@@ -129,12 +126,9 @@ size_t address_space() {
 
 [[noreturn]] void take_more_than_the_limit_grants() {
   BlockCache cache;
-  void* a = cache.take(256 * MiB);
-  void* b = cache.take(256 * MiB);
-  cache.give(a, 256 * MiB);
-  cache.give(b, 256 * MiB);
+  const Two kept(cache, 256 * MiB, 256 * MiB);
   rlimit limit{};
-  limit.rlim_cur = limit.rlim_max = address_space() - 256 * MiB + 32 * MiB;  // `a` has to go by the rule above; 192 MiB need `b` to go, too
+  limit.rlim_cur = limit.rlim_max = address_space() - 256 * MiB + 32 * MiB;  // the first has to go by the rule above; 192 MiB need the second to go, too
   setrlimit(RLIMIT_AS, &limit);
   static_cast<void>(cache.take(192 * MiB));
   if (cache.kept_bytes() != 0) _exit(2);

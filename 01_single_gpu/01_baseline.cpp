@@ -10,7 +10,7 @@
 // Read next   02_profile.cpp; and, once one device is fast, diff 01_single_gpu/01_baseline.cpp 03_data_parallel/01_naive.cpp
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns, report
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include "parallel/replicate.hpp"  // check_finite
 

@@ -11,7 +11,7 @@
 // Read next   03_data_loader.cpp: what to do about the first row
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include <algorithm>
 #include <map>
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
                spec_gflops > 0 ? fmt::format("{:.0f}% of the specified", 100 * mfu(flops, rate, 1e9 * spec_gflops)) : "no specified peak given (--spec-gflops)");
 
     // 8. Record.
-    row.set("variant", "baseline").set("workload", workload.kind + " on " + workload.data().name()).set("kind", "measured").set("dtype", "float32");
+    row.set("variant", "baseline").set("workload", workload.name()).set("kind", "measured").set("dtype", "float32");
     row.set("batch", workload.batch()).set("iterations", static_cast<int64_t>(seconds["step"].size())).set("median_s", step_s).set("rate", rate).set("rate_unit", "samples/s");
     row.set("data_wait_s", part_s("data")).set("compute_s", part_s("forward") + part_s("backward")).set("optimizer_s", part_s("optimiser"));
     row.set("measured", reached).set("unit", "MFU of measured peak");

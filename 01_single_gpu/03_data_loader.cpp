@@ -10,7 +10,7 @@
 // Read next   diff 01_baseline.cpp 03_data_loader.cpp, common/data/loader.cpp, then 04_memory_format.cpp
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns, report
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include "parallel/replicate.hpp"  // check_finite
 

@@ -10,7 +10,7 @@
 // Read next   diff 03_data_loader.cpp 04_memory_format.cpp, then 05_fused_optimizer.cpp
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns, report
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include "models/memory_format.hpp"  // to_channels_last
 #include "parallel/replicate.hpp"    // check_finite

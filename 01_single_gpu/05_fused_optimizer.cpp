@@ -12,7 +12,7 @@
 // Read next   05_fused_optimizer.cu, common/kernels/functors.hpp, common/train/flat_parameters.hpp; then 06_cuda_graphs.cpp
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns, report
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include "05_fused_optimizer.hpp"     // the kernels by hand
 #include "measure/statistics.hpp"     // median

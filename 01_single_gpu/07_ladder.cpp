@@ -9,7 +9,7 @@
 // Read next   chapter 02, then 03: the same loop on many devices
 #include "workload.hpp"  // Workload, Batches, train_plainly, expect_same_training, by_turns
 
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 
 #include "06_cuda_graphs.hpp"         // GraphedStep
 #include "measure/provenance.hpp"     // Row, write_row
@@ -113,7 +113,7 @@ Difference verify(Process& process, const Workload& workload, const std::string&
 // The gain of a rung over what it was timed by turns with: a row of its own, for two rates of different moments have no ratio.
 void write_gain(Process& process, const Workload& workload, const std::string& variant, double gain) {
   Row row;
-  row.set("variant", variant).set("workload", workload.kind + " on " + workload.data().name()).set("kind", "measured");
+  row.set("variant", variant).set("workload", workload.name()).set("kind", "measured");
   row.set("rate_unit", "samples/s").set("measured", gain).set("unit", "gain");
   write_row(process, row);
 }

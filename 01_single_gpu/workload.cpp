@@ -1,7 +1,7 @@
 #include "workload.hpp"
 
 #include <sys/resource.h>
-#include <torch/optim.h>
+#include <torch/optim/adam.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -225,7 +225,7 @@ std::vector<Speed> by_turns(Process& process, const std::vector<Variant>& varian
 void write_speed(Process& process, const Workload& workload, const std::string& variant, std::int64_t batch, const Speed& speed, const std::string& dtype) {
   Row row;
   fill(row, speed.step);
-  row.set("variant", variant).set("workload", workload.kind + " on " + workload.data().name()).set("kind", "measured").set("dtype", dtype);
+  row.set("variant", variant).set("workload", workload.name()).set("kind", "measured").set("dtype", dtype);
   row.set("batch", batch).set("global_batch", batch).set("rate", speed.samples_per_s).set("rate_unit", "samples/s");
   row.set("data_wait_s", speed.data_share * speed.step.median).set("measured", speed.busy).set("unit", "utilisation");
   write_row(process, row);

@@ -58,6 +58,7 @@ class Workload {
   Batches batches() const { return batches(loading()); }
   torch::Device device() const { return process_->device(); }
   const Dataset& data() const { return *data_; }
+  std::string name() const { return kind + " on " + data_->name(); }           // in the rows that it writes
   void log(const std::string& tag, double value, std::int64_t step);       // to --tensorboard
 
  private:

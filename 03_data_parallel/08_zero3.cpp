@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
 
     // 2. Serial reference.
     const Reference reference = train_serially(workload, world, workload.steps());

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     Trace trace(process.rank(), process.host());
     const bool first = world.rank() == 0, last = world.rank() == world.size() - 1;
 

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     const ModelShape& shape = workload.shape;
     const int64_t tokens = workload.batch_size() * shape.context;
     const double layers = static_cast<double>(shape.layers);

@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     if (process.is_root() && amp.on()) fmt::print("  CPU: {}\n", process.cpu_note());
 
     // 2. The grid. Who has the same tp and another dp holds the same part of the model.

@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     options.add("--rate", rate, "of SGD with momentum 0.9; the smaller, the more updates are lost");
     process.start(options);
     one_rank_only(process);
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     const torch::Device device = process.device();
     const int64_t steps = options.steps_or(400, 100), batch = options.batch_or(64);
     fmt::print("  CPU: {}\n", process.cpu_note());

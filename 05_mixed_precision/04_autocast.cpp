@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     options.add("--model", kind, "what to train").one_of({"mlp", "convnet"});
     process.start(options);
     one_rank_only(process);
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     const torch::Device device = process.device();
     const int64_t batch = options.batch_or(options.quick ? 16 : 64);
     fmt::print("  CPU: {}\n", process.cpu_note());

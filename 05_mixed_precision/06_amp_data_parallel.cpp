@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
     process.start(options);
     settings.batch = options.batch_or(32);
     Communicator& world = process.world();
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     const int n = world.size();
     const int64_t steps = options.steps_or(40, 10);
     if (process.is_root()) fmt::print("  CPU: {}\n", process.cpu_note());

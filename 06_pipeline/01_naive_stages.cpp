@@ -13,7 +13,6 @@
 #include "comm/communicator.hpp"     // Communicator
 #include "generate.hpp"              // naive_schedule: the same order as data
 #include "launch/process.hpp"        // Process
-#include "measure/allocator.hpp"     // CountingAllocator
 #include "partition.hpp"             // partition_units
 #include "report.hpp"                // Workload, expect_serial, report
 
@@ -33,7 +32,6 @@ int main(int argc, char** argv) {
 
     // 2. Launch. Rank i is stage i.
     process.start(options);
-    CountingAllocator::install();
     keep_freed_memory();
     Communicator& world = process.world();
     const int stage = world.rank(), last = world.size() - 1;

@@ -14,7 +14,6 @@
 #include "engine.hpp"                // Engine
 #include "generate.hpp"              // zero_bubble_schedule
 #include "launch/process.hpp"        // Process
-#include "measure/allocator.hpp"     // CountingAllocator
 #include "partition.hpp"             // partition_units
 #include "report.hpp"                // Workload, expect_serial, report
 
@@ -37,7 +36,6 @@ int main(int argc, char** argv) {
 
     // 2. Launch. Rank i is stage i.
     process.start(options);
-    CountingAllocator::install();
     keep_freed_memory();
     Communicator& world = process.world();
     if (options.quick) width = 128;

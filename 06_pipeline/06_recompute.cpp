@@ -13,7 +13,6 @@
 #include "engine.hpp"                // Engine
 #include "generate.hpp"              // one_f_one_b_schedule
 #include "launch/process.hpp"        // Process
-#include "measure/allocator.hpp"     // CountingAllocator
 #include "measure/provenance.hpp"    // write_row
 #include "measure/table.hpp"         // Table, format_bytes
 #include "partition.hpp"             // partition_units
@@ -37,7 +36,6 @@ int main(int argc, char** argv) {
 
     // 2. Launch. Rank i is stage i.
     process.start(options);
-    CountingAllocator::install();
     keep_freed_memory();
     Communicator& world = process.world();
     if (options.quick) shape.width = 32, shape.context = 16;

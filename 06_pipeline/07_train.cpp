@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
 
     // 2. Launch, and the mesh. Tensor ranks talk most and sit next to each other: rank = (replica * stages + stage) * tensor + part.
     process.start(options);
-    auto& memory = CountingAllocator::install();
+    auto& memory = CountingAllocator::get();
     keep_freed_memory();
     Communicator& world = process.world();
     if (kind != "gpt" && tensor > 1) throw usage_error("--tensor", "only the gpt's layers are cut over ranks", "--model gpt");

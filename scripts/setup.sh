@@ -68,6 +68,12 @@ missing_packages() {  # missing_packages LIST
   done
 }
 conda_line="conda create -n manyranks -c conda-forge cxx-compiler openmpi-mpicxx cli11 fmt nlohmann_json gtest benchmark libjpeg-turbo zlib ccache"
+as_root=""
+find_root() {  # sets as_root to what makes a command root's, or fails
+  [ "$(id -u)" = 0 ] && return 0
+  as_root=sudo
+  command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
+}
 install_packages() {
   local list missing=""
   if ! command -v apt-get >/dev/null; then
@@ -79,10 +85,8 @@ install_packages() {
   fi
   for list in "$@"; do missing+=$(missing_packages "$list"); done
   [ -z "$missing" ] && return 0
-  local as_root=""
-  if [ "$(id -u)" != 0 ]; then
-    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then as_root=sudo
-    elif command -v mpicxx >/dev/null && command -v g++ >/dev/null; then   # from conda or modules: dpkg does not know them
+  if ! find_root; then
+    if command -v mpicxx >/dev/null && command -v g++ >/dev/null; then   # from conda or modules: dpkg does not know them
       say "not installed by apt, and no root here: $missing"
       say "going on with what PATH has (mpicxx: $(command -v mpicxx)); CMake says what it cannot find"
       return 0
@@ -113,6 +117,19 @@ lists=(scripts/packages-debian.txt)
 [ "$tests" = yes ] && lists+=(scripts/packages-debian-test.txt)
 install_packages "${lists[@]}"
 
+# GCC's plugin headers halve the time of a build (common/cmake/EagerTemplates.cmake); all works without them, so nothing here is fatal.
+install_plugin_headers() {
+  c++ -v 2>&1 | grep -q '^gcc version' && command -v apt-get >/dev/null || return 0
+  [ ! -e "$(c++ -print-file-name=plugin)/include/gcc-plugin.h" ] && find_root || return 0
+  local package
+  package=gcc-$(c++ -dumpversion | cut -d. -f1)-plugin-dev
+  say "system packages: $package"
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 ||
+    { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1; } ||
+    say "$package could not be had: compiling will take longer"
+}
+install_plugin_headers
+
 make_venv() {
   [ -x .venv/bin/python ] && .venv/bin/python -c 'import pip' 2>/dev/null && return 0
   say "making .venv"
@@ -126,10 +143,27 @@ make_venv() {
 }
 make_venv
 
-pip_install() {  # pip's progress bars on a terminal, silence in a log, and one clear line when it fails
+# uv fetches and unpacks in parallel: a third of pip's time for LibTorch. It does not read pip's settings, so where pip was told of an index
+# (a mirror, PIP_NO_INDEX), and where uv cannot be had or fails, pip does the work, and pip's message is the one that is shown.
+uv_version=0.13.8
+pip="python -m pip install --no-compile --disable-pip-version-check"
+use_uv() {
+  .venv/bin/python -m pip config list 2>/dev/null | grep -Eq '[.:](no-index|index-url|extra-index-url)=' && return 1
+  # shellcheck disable=SC2086
+  .venv/bin/uv --version 2>/dev/null | grep -q " $uv_version" || .venv/bin/$pip --quiet "uv==$uv_version" >/dev/null 2>&1
+}
+uv_install() {  # what pip is told by environment variables, uv is told, too
+  local settings=()
+  [ -n "${PIP_CERT:-}" ] && settings+=("SSL_CERT_FILE=$PIP_CERT")
+  [ -n "${PIP_FIND_LINKS:-}" ] && settings+=("UV_FIND_LINKS=$PIP_FIND_LINKS")
+  env "${settings[@]}" .venv/bin/uv pip install --python .venv/bin/python "$@"
+}
+pip_install() {  # progress bars on a terminal, silence in a log, and one clear line when it fails
   local quiet=--quiet; [ -t 1 ] && quiet=
   # shellcheck disable=SC2086
-  .venv/bin/python -m pip install --no-compile --disable-pip-version-check $quiet "$@" ||
+  if use_uv; then uv_install $quiet "$@" && return 0; say "uv did not manage (above): trying pip"; fi
+  # shellcheck disable=SC2086
+  .venv/bin/$pip $quiet "$@" ||
     fail "pip install $* failed. Is the package index reachable? On an air-gapped machine: pip download -d wheels -r scripts/requirements*.txt
          on one with a network, copy wheels/ here, and set PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels."
 }

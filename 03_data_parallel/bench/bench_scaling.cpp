@@ -192,7 +192,6 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.device = process.device();
     Communicator& world = process.world();
-    CountingAllocator::install();
     if (options.quick) rounds = 2;
     if (scaling == "strong") {
       if (workload.batch_size() % world.size()) throw usage_error("--scaling strong", fmt::format("{} samples cannot be shared by {} ranks", workload.batch_size(), world.size()));

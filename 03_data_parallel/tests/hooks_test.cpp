@@ -187,7 +187,7 @@ TEST(Hooks, GradientAccumulation) {
 TEST(Zero3, UnitsComeAndGo) {
   // A backward that threw, in an earlier test, is held by autograd until the next one: let go of it before counting.
   torch::ones({1}, torch::requires_grad()).sum().backward();
-  auto& memory = CountingAllocator::install();
+  auto& memory = CountingAllocator::get();
   Communicator& world = test::world();
   ModelShape shape = usual_shape("gpt");
   shape.layers = 3, shape.width = 32, shape.context = 16, shape.vocab = 64;

@@ -97,7 +97,7 @@ TEST(Strategies, UnevenAndEmptyShards) {
 // at once above its shard.
 void check_memory(const std::string& kind, const std::string& model_kind) {
   Communicator& world = test::world();
-  auto& memory = CountingAllocator::install();
+  auto& memory = CountingAllocator::get();
   Options options("test", "");
   Workload workload(options);
   options.quick = model_kind != "gpt";

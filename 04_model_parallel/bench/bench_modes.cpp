@@ -114,7 +114,6 @@ int main(int argc, char** argv) {
     process.start(options);
     workload.prepare(process.device());
     Communicator& world = process.world();
-    CountingAllocator::install();
     if (options.quick) rounds = 2;
     ModelShape& shape = workload.shape;
     if (scaling == "weak") shape.width = static_cast<int64_t>(std::lround(static_cast<double>(shape.width) * std::sqrt(world.size()) / static_cast<double>(shape.heads))) * shape.heads;

@@ -251,7 +251,7 @@ TEST(Costs, CommunicationOfAStep) {
 
 // Parameters to the byte; what autograd keeps, within 5%. Larger than the other tests: small tensors hide behind odds and ends.
 TEST(Costs, Memory) {
-  auto& memory = CountingAllocator::install();
+  auto& memory = CountingAllocator::get();
   Small small;
   small.workload.shape.width = 96, small.workload.shape.layers = 3, small.workload.shape.context = 48;
   const ModelShape shape = small.workload.shape;

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "comm/communicator.hpp"
-#include "measure/allocator.hpp"   // CountingAllocator
 #include "measure/provenance.hpp"  // write_row, fill
 #include "measure/statistics.hpp"  // median, quantile
 #include "measure/table.hpp"       // Table
@@ -40,7 +39,6 @@ int main(int argc, char** argv) {
     const size_t full = static_cast<size_t>(std::find(precisions.begin(), precisions.end(), "off") - precisions.begin());
     const bool has_full = full < precisions.size();
     if (max_gap >= 0 && !has_full) throw usage_error("--max-gap", "there is no float32 run to compare with", "--precisions off,bf16,fp16");
-    CountingAllocator::install();
     if (options.quick && !options.given("--train-size")) train_size = 512, test_size = 256;
     if (options.quick && !options.given("--models")) models = {"mlp", "convnet"};
     if (options.quick && !options.given("--rounds")) rounds = 1;

@@ -6,7 +6,6 @@
 
 #include "comm/communicator.hpp"
 #include "generate.hpp"
-#include "measure/allocator.hpp"
 #include "measure/provenance.hpp"
 #include "measure/statistics.hpp"
 #include "measure/table.hpp"
@@ -71,7 +70,6 @@ int main(int argc, char** argv) {
     options.add("--unit-ms", unit_ms, "how long a waiting stage's forward pass takes").positive();
     options.add("--width", width, "of each layer of the mlp").positive();
     process.start(options);
-    CountingAllocator::install();
     keep_freed_memory();
     Communicator& world = process.world();
     const int p = world.size();

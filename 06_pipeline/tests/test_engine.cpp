@@ -162,7 +162,6 @@ TEST(Engine, a_gradient_may_be_received_before_an_activation_that_was_sent_first
 }
 
 TEST(Engine, holds_as_many_bytes_as_the_schedule_says) {
-  CountingAllocator::install();
   for (const int m : {2, 6})
     for (const std::string name : {"naive", "gpipe", "1f1b"}) {
       const int stage = world().rank(), peak = name == "naive" ? 1 : name == "gpipe" ? m : std::min(m, world().size() - stage);
@@ -173,14 +172,12 @@ TEST(Engine, holds_as_many_bytes_as_the_schedule_says) {
 }
 
 TEST(Engine, recomputation_holds_less) {
-  CountingAllocator::install();
   const Schedule schedule = generate("gpipe", world().size(), 6);
   const auto whole = expect_serial(*make_problem("gpt", 6), schedule), again = expect_serial(*make_problem("gpt", 6), schedule, true);
   EXPECT_LT(again.activation_bytes, whole.activation_bytes / 2) << "stage " << world().rank();
 }
 
 TEST(Engine, leaves_nothing_behind) {
-  CountingAllocator::install();
   for (const std::string& name : schedule_names()) {
     const int64_t before = CountingAllocator::get().live_bytes(Tag::activations);
     expect_serial(*make_problem("gpt", 5), generate(name, world().size(), 5, name == "interleaved" ? 2 : 1));
@@ -274,7 +271,7 @@ TEST(Tape, the_weight_part_repeats_nothing) {
 }
 
 TEST(Tape, the_input_part_gives_back_what_only_it_needed) {
-  const auto& memory = CountingAllocator::install();
+  const auto& memory = CountingAllocator::get();
   const MemoryTag tag(Tag::activations, "test");
   torch::nn::Sequential layers(torch::nn::Linear(64, 64), torch::nn::GELU(), torch::nn::GELU(), torch::nn::GELU(), torch::nn::Linear(64, 64));
   const int64_t activation = 256 * 64 * 4;

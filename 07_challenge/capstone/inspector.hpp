@@ -55,7 +55,7 @@ class Inspector {
 
   Process& process_;
   const Task& task_;
-  CountingAllocator& memory_ = CountingAllocator::install();
+  CountingAllocator& memory_ = CountingAllocator::get();
   int64_t cap_, held_before_ = 0, peak_ = 0;
   double seconds_ = 0, whole_seconds_ = 0, loss_error_ = 0;
   std::random_device chance_;

@@ -1,7 +1,7 @@
 // Counts every byte of CPU tensor memory, by what it is for. Bytes are those that tensors ask for, so that they match
 // formulas exactly; oneDNN's scratch is seen too.
 //
-//   auto& memory = CountingAllocator::install();
+//   auto& memory = CountingAllocator::get();           // Process::start() has installed it
 //   MemoryTag scope(Tag::parameters, "block 3");       // until the end of the scope, on this thread
 //   auto weights = torch::empty({1024, 1024});         // 4 MiB of parameters
 //   memory.live_bytes(Tag::parameters);
@@ -50,7 +50,8 @@ struct MemoryEvent {
 class CountingAllocator final : public c10::Allocator {
  public:
   // LibTorch keeps a plain pointer to its allocator for good, and tensors may die after main(): hence one object per
-  // process that is never destroyed. get() counts only what is noted; install() makes LibTorch allocate here.
+  // process that is never destroyed. install() makes LibTorch allocate here; before it get() counts only
+  // what is noted.
   static CountingAllocator& get();
   static CountingAllocator& install();  // may be called again; memory from before it is not counted
 

@@ -2,7 +2,10 @@
 // parallelism (chapter 04) split it, and compare with it.
 #pragma once
 
-#include <torch/nn.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include "launch/torch.hpp"
 
 #include <string>

@@ -14,10 +14,10 @@ configure_and_build default
 
 # The build without CUDA must not rot: common/, the doctor and one lesson. On a CPU-only machine the default was that already.
 if [ $# = 0 ] && grep -q '^MANYRANKS_NVCC:FILEPATH=/' build/CMakeCache.txt; then
-  say "Building without CUDA (preset cpu)"
-  configure_and_build cpu doctor ch02_01_ranks
+  say "Building without CUDA (preset cpu-check)"
+  configure_and_build cpu-check doctor ch02_01_ranks
   say "The CPU build runs"
-  ranks 2 build-cpu/02_message_passing/01_ranks
+  ranks 2 build-cpu-check/02_message_passing/01_ranks
 fi
 
 say "Testing"

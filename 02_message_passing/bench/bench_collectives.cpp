@@ -204,17 +204,16 @@ int main(int argc, char** argv) {
 
     // 3. Contenders.
     std::vector<std::unique_ptr<Contender>> all;
+    const auto wanted = [&](const std::string& name) { return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& start) { return name.starts_with(start); }); };
     const auto join = [&](std::vector<std::unique_ptr<Contender>> list) {
-      for (auto& contender : list) {
-        const bool wanted = only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& start) { return contender->name().rfind(start, 0) == 0; });
-        if (wanted) all.push_back(std::move(contender));
-      }
+      for (auto& contender : list)
+        if (wanted(contender->name())) all.push_back(std::move(contender));
     };
     join(our_contenders(world));
     if (process.has_mpi() && process.device().is_cpu()) join(mpi_contenders());
     if (process.has_mpi() && process.device().is_cpu()) join(algorithm_contenders(process));
     if (process.device().is_cpu()) join(gloo_contenders(process));
-    if (process.device().is_cpu()) join(pytorch_contenders(process));
+    if (process.device().is_cpu() && wanted(pytorch_contender_name)) join(pytorch_contenders(process));  // starts Python on every rank: seconds
     if (process.device().is_cpu() && !all.empty()) join(copy_bound());
     if (all.empty()) throw usage_error("--only", "no contender has such a name");
 

@@ -49,6 +49,7 @@ std::vector<std::unique_ptr<Contender>> our_contenders(Communicator& world);
 std::vector<std::unique_ptr<Contender>> copy_bound();
 void allow_forced_algorithms();                            // before MPI_Init: lets mpi_contenders() choose Open MPI's algorithms
 std::vector<std::unique_ptr<Contender>> mpi_contenders();  // after MPI_Init; empty without MPI
+inline const std::string pytorch_contender_name = "PyTorch Gloo";
 std::vector<std::unique_ptr<Contender>> pytorch_contenders(Process& process);  // torch.distributed over Gloo, in a Python of its own
 std::vector<std::unique_ptr<Contender>> algorithm_contenders(const Process& process);  // ring, ... over MPI messages
 std::vector<std::unique_ptr<Contender>> gloo_contenders(Process& process);               // Gloo's own all-reduce, by TCP

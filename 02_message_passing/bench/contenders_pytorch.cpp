@@ -15,7 +15,7 @@ namespace {
 class PyTorchGloo : public Contender {
  public:
   explicit PyTorchGloo(std::unique_ptr<LinePeer> peer) : peer_(std::move(peer)) {}
-  std::string name() const override { return "PyTorch Gloo"; }
+  std::string name() const override { return pytorch_contender_name; }
   std::string transport() const override { return "Gloo (tcp)"; }
   bool can(Collective collective, bool in_place) const override { return collective == Collective::all_reduce && in_place; }
   void run(Collective collective, torch::Tensor out, torch::Tensor in) override { seconds(collective, out, in, 1); }

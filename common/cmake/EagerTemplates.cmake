@@ -29,6 +29,6 @@ function(manyranks_build_eager_templates)
   set(eager_templates_header "${header}" PARENT_SCOPE)
 endfunction()
 
-if(MANYRANKS_EAGER_TEMPLATES AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(MANYRANKS_EAGER_TEMPLATES AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MANYRANKS_SANITIZE)   # instrumented code was not tried with it
   manyranks_build_eager_templates()
 endif()

@@ -74,6 +74,7 @@ find_root() {  # sets as_root to what makes a command root's, or fails
   as_root=sudo
   command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
 }
+apt_install() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/tmp/manyranks-apt.$$ 2>&1; }
 install_packages() {
   local list missing=""
   if ! command -v apt-get >/dev/null; then
@@ -99,7 +100,6 @@ install_packages() {
     fi
   fi
   say "system packages: $missing"
-  export DEBIAN_FRONTEND=noninteractive
   $as_root apt-get update -qq || fail "apt-get update failed: check the network and the sources of apt, then run this again."
   local package known=""
   for package in $missing; do   # Ubuntu has no chromium to install with apt: the one test that wants it is skipped there, and says so
@@ -109,7 +109,7 @@ install_packages() {
   done
   missing=$known
   # shellcheck disable=SC2086
-  [ -z "$missing" ] || $as_root apt-get install -y -qq --no-install-recommends $missing >/tmp/manyranks-apt.$$ 2>&1 ||
+  [ -z "$missing" ] || apt_install $missing ||
     { tail -n 20 /tmp/manyranks-apt.$$ >&2; fail "apt-get install failed (above: its last lines). Mend that, then run this again."; }
   rm -f /tmp/manyranks-apt.$$
 }
@@ -117,16 +117,15 @@ lists=(scripts/packages-debian.txt)
 [ "$tests" = yes ] && lists+=(scripts/packages-debian-test.txt)
 install_packages "${lists[@]}"
 
-# GCC's plugin headers halve the time of a build (common/cmake/EagerTemplates.cmake); all works without them, so nothing here is fatal.
+# GCC's plugin headers take a third off the time of a build (common/cmake/EagerTemplates.cmake); all works without them, so nothing here is fatal.
 install_plugin_headers() {
   c++ -v 2>&1 | grep -q '^gcc version' && command -v apt-get >/dev/null || return 0
   [ ! -e "$(c++ -print-file-name=plugin)/include/gcc-plugin.h" ] && find_root || return 0
   local package
   package=gcc-$(c++ -dumpversion | cut -d. -f1)-plugin-dev
   say "system packages: $package"
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 ||
-    { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1; } ||
-    say "$package could not be had: compiling will take longer"
+  apt_install "$package" || { $as_root apt-get update -qq && apt_install "$package"; } || say "$package could not be had: compiling will take longer"
+  rm -f /tmp/manyranks-apt.$$
 }
 install_plugin_headers
 
@@ -147,7 +146,7 @@ make_venv
 # (a mirror, PIP_NO_INDEX), and where uv cannot be had or fails, pip does the work, and pip's message is the one that is shown.
 uv_version=0.13.8
 pip="python -m pip install --no-compile --disable-pip-version-check"
-use_uv() {
+get_uv() {
   .venv/bin/python -m pip config list 2>/dev/null | grep -Eq '[.:](no-index|index-url|extra-index-url)=' && return 1
   # shellcheck disable=SC2086
   .venv/bin/uv --version 2>/dev/null | grep -q " $uv_version" || .venv/bin/$pip --quiet "uv==$uv_version" >/dev/null 2>&1
@@ -158,10 +157,12 @@ uv_install() {  # what pip is told by environment variables, uv is told, too
   [ -n "${PIP_FIND_LINKS:-}" ] && settings+=("UV_FIND_LINKS=$PIP_FIND_LINKS")
   env "${settings[@]}" .venv/bin/uv pip install --python .venv/bin/python "$@"
 }
+uv=no
+if get_uv; then uv=yes; fi
 pip_install() {  # progress bars on a terminal, silence in a log, and one clear line when it fails
   local quiet=--quiet; [ -t 1 ] && quiet=
   # shellcheck disable=SC2086
-  if use_uv; then uv_install $quiet "$@" && return 0; say "uv did not manage (above): trying pip"; fi
+  if [ $uv = yes ]; then uv_install $quiet "$@" && return 0; say "uv did not manage (above): trying pip"; fi
   # shellcheck disable=SC2086
   .venv/bin/$pip $quiet "$@" ||
     fail "pip install $* failed. Is the package index reachable? On an air-gapped machine: pip download -d wheels -r scripts/requirements*.txt

@@ -117,9 +117,12 @@ lists=(scripts/packages-debian.txt)
 [ "$tests" = yes ] && lists+=(scripts/packages-debian-test.txt)
 install_packages "${lists[@]}"
 
-# GCC's plugin headers take a third off the time of a build (common/cmake/EagerTemplates.cmake); all works without them, so nothing here is fatal.
+# GCC's plugin headers take a third off the time of a build (common/cmake/EagerTemplates.cmake, which also says with which versions of GCC);
+# all works without them, so nothing here is fatal.
 install_plugin_headers() {
   c++ -v 2>&1 | grep -q '^gcc version' && command -v apt-get >/dev/null || return 0
+  sed -n 's/^set(MANYRANKS_EAGER_TEMPLATES_PROVEN \(.*\)).*/\1/p' common/cmake/EagerTemplates.cmake |
+    grep -qwF "$(c++ -dumpfullversion | cut -d. -f1,2)" || return 0
   [ ! -e "$(c++ -print-file-name=plugin)/include/gcc-plugin.h" ] && find_root || return 0
   local package
   package=gcc-$(c++ -dumpversion | cut -d. -f1)-plugin-dev

@@ -1,9 +1,16 @@
 # Builds the GCC plugin of eager_templates.cpp: with it a lesson compiles in a third of the time, and what the tour builds in two thirds.
-# It needs GCC's plugin headers (Debian: gcc-12-plugin-dev, see setup.sh); without them, or with -DMANYRANKS_EAGER_TEMPLATES=OFF, all builds
-# the same, slower.
+# A plugin reaches into the compiler, so it is on only for compilers that the whole of manyranks was built and tested with (below; GCC 14.2
+# crashes with it). It needs GCC's plugin headers (Debian 12: gcc-12-plugin-dev, see setup.sh); without them, or with
+# -DMANYRANKS_EAGER_TEMPLATES=OFF, all builds the same, slower.
 #   eager_templates_flag    what the compiler is to be given, or empty
 #   eager_templates_header  the last header to precompile, or empty
-option(MANYRANKS_EAGER_TEMPLATES "Instantiate LibTorch's templates once, in the precompiled header" ON)
+set(MANYRANKS_EAGER_TEMPLATES_PROVEN 12.2)   # GCC major.minor; setup.sh reads this line
+set(eager_templates_default OFF)
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" gcc_version "${CMAKE_CXX_COMPILER_VERSION}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND gcc_version IN_LIST MANYRANKS_EAGER_TEMPLATES_PROVEN)
+  set(eager_templates_default ON)
+endif()
+option(MANYRANKS_EAGER_TEMPLATES "Instantiate LibTorch's templates once, in the precompiled header" ${eager_templates_default})
 set(eager_templates_flag "")
 set(eager_templates_header "")
 

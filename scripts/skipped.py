@@ -2,6 +2,7 @@
 """Prints what a ctest run skipped and why, from its JUnit file: a skip must never look like a pass."""
 import re
 import sys
+import textwrap
 import xml.etree.ElementTree as xml
 
 
@@ -17,14 +18,18 @@ def main(path):
         cases = list(xml.parse(path).getroot().iter("testcase"))
     except (OSError, xml.ParseError) as error:
         sys.exit(f"skipped.py: cannot read {path}: {error}")
-    skipped = [(case.get("name"), *reason(case)) for case in cases if case.get("status") == "notrun" or case.find("skipped") is not None]
+    skipped = {}
+    for case in cases:
+        if case.get("status") == "notrun" or case.find("skipped") is not None:
+            skipped.setdefault(reason(case), []).append(case.get("name"))
     failed = sum(case.find("failure") is not None for case in cases)
     if skipped:
-        width = max(len(name) for name, _, _ in skipped)
         print("\nSkipped, and why (MANYRANKS_REQUIRE=need,... turns these into failures):")
-        for name, need, why in sorted(skipped):
-            print(f"  {name:{width}}  {need:10}  {why}")
-    print(f"\n{len(cases) - len(skipped) - failed} passed, {failed} failed, {len(skipped)} skipped")
+        for (need, why), names in sorted(skipped.items()):
+            print(f"  {need:10}  {why}  ({len(names)} test{'s' * (len(names) > 1)})")
+            print(textwrap.fill(" ".join(sorted(names)), 120, initial_indent=" " * 14, subsequent_indent=" " * 14, break_on_hyphens=False))
+    skips = sum(map(len, skipped.values()))
+    print(f"\n{len(cases) - skips - failed} passed, {failed} failed, {skips} skipped")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
 # What a chapter's CMakeLists.txt is written in. A chapter folder 03_data_parallel gives the prefix ch03.
 #
-#   add_lesson(01_ranks [NP 1 2 4] [ARGS --quick] [BACKENDS gloo] [LABELS smoke] [TIMEOUT 60] [SOURCES more.cpp] [PLAIN x.cpp] [LIBRARIES x])
-#       program build/CHAPTER/01_ranks, and a test ch03.ranks.npN for each N in NP; PLAIN sources do without LibTorch (and compile in a second)
-#   add_rank_test(NAME ch03.extra TARGET t NP 2 3 [ARGS ...] [LABELS ...] [TIMEOUT s])
+#   add_lesson(01_ranks [NP 1 2 4] [EVERYDAY 3] [GPU 1 2] [ARGS --quick] [BACKENDS gloo] [LABELS smoke] [TIMEOUT 60]
+#              [SOURCES more.cpp] [PLAIN x.cpp] [LIBRARIES x])
+#       program build/CHAPTER/01_ranks, and a test ch03.ranks.npN for each N in NP; PLAIN sources do without LibTorch (and compile in a second);
+#       GPU: also ch03.ranks.gpu.npN with --device cuda, one GPU for each rank, skipped where there are fewer
+#   add_rank_test(NAME ch03.extra TARGET t NP 2 3 [EVERYDAY 3] [ARGS ...] [LABELS ...] [TIMEOUT s])
 #       t on that many MPI ranks
-#   add_unit_test(NAME common.csv SOURCES a.cpp [NP 1 2] [TORCH] [LABELS ...])
+#   add_unit_test(NAME common.csv SOURCES a.cpp [NP 1 2] [EVERYDAY 3] [TORCH] [LABELS ...])
 #       a GoogleTest program; with NP on MPI ranks
+#
+# Two sizes of suite: where a test runs on several numbers of ranks, 2 (and those after EVERYDAY) are the everyday suite, what
+# ./scripts/test.sh runs; the others get the label full, and run with ./scripts/test.sh --full, as does what has LABELS full.
+# Tests of the CPU see no GPU (CUDA_VISIBLE_DEVICES is empty), so that --device auto means the same on every node.
+#
 #   add_bench(bench_collectives SOURCES x.cpp [NP 2] [GOOGLE] [SMOKE_ARGS --quick] [ARGS ...])
 #       program, a smoke test (label bench_smoke), and a part of the target `bench`
 
 include(ProcessorCount)
+include(TestCosts)   # manyranks_cost_NAME: the seconds of the long tests, so that they start first
 ProcessorCount(MANYRANKS_CORES)
 add_custom_target(lessons)
 add_custom_target(common_tests)   # all tests whose names begin with common: what the sanitizers are run on
@@ -26,6 +34,15 @@ if(mpiexec_version MATCHES "Open MPI|OpenRTE")
   endif()
   set(MANYRANKS_MPIEXEC_OVERSUBSCRIBE --oversubscribe)
 endif()
+
+# What CTest may hand out: one slot for each GPU.
+execute_process(COMMAND nvidia-smi -L OUTPUT_VARIABLE gpu_list ERROR_QUIET RESULT_VARIABLE no_gpus)
+string(REGEX MATCHALL "GPU [0-9]+:" gpu_list "${gpu_list}")
+list(LENGTH gpu_list MANYRANKS_GPUS)
+list(TRANSFORM gpu_list REPLACE "GPU ([0-9]+):" "{\"id\": \"\\1\", \"slots\": 1}")
+list(JOIN gpu_list ", " gpu_list)
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/resources.json" CONTENT
+     "{\"version\": {\"major\": 1, \"minor\": 0}, \"local\": [{\"gpus\": [${gpu_list}]}]}\n")
 
 function(manyranks_chapter_prefix result)
   get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
@@ -52,25 +69,48 @@ function(manyranks_test_properties name)
   if(NOT t_PROCESSORS)
     set(t_PROCESSORS 1)
   endif()
+  set(supp "${CMAKE_SOURCE_DIR}/common/cmake")
+  set(environment "OMP_NUM_THREADS=1" "ASAN_OPTIONS=detect_odr_violation=0" "LSAN_OPTIONS=suppressions=${supp}/lsan.supp"
+      "TSAN_OPTIONS=suppressions=${supp}/tsan.supp history_size=4 second_deadlock_stack=1")
   if(NOT "gpu" IN_LIST t_LABELS)
     list(APPEND t_LABELS cpu)
+    list(APPEND environment "CUDA_VISIBLE_DEVICES=")
   endif()
   set_tests_properties("${name}" PROPERTIES
-    SKIP_RETURN_CODE 77 TIMEOUT ${t_TIMEOUT} PROCESSORS ${t_PROCESSORS} LABELS "${t_LABELS}"
-    ENVIRONMENT "OMP_NUM_THREADS=1;TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/common/cmake/tsan.supp history_size=4 second_deadlock_stack=1;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/common/cmake/lsan.supp;ASAN_OPTIONS=detect_odr_violation=0")
+    SKIP_RETURN_CODE 77 TIMEOUT ${t_TIMEOUT} PROCESSORS ${t_PROCESSORS} LABELS "${t_LABELS}" ENVIRONMENT "${environment}")
+  if(DEFINED manyranks_cost_${name})
+    set_tests_properties("${name}" PROPERTIES COST ${manyranks_cost_${name}})
+  endif()
 endfunction()
 
 function(add_rank_test)
-  cmake_parse_arguments(PARSE_ARGV 0 t "" "NAME;TARGET;TIMEOUT" "NP;ARGS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 t "" "NAME;TARGET;TIMEOUT" "NP;EVERYDAY;ARGS;LABELS")
   manyranks_chapter_prefix(chapter)
   foreach(ranks IN LISTS t_NP)
+    set(name "${t_NAME}.np${ranks}")
+    set(labels ${chapter} mpi ${t_LABELS})
+    if(2 IN_LIST t_NP AND NOT ranks IN_LIST t_EVERYDAY AND NOT ranks EQUAL 2)
+      list(APPEND labels full)
+      list(REMOVE_ITEM labels smoke)
+    endif()
     set(command "${MPIEXEC_EXECUTABLE}" ${MANYRANKS_MPIEXEC_ROOT})
     if(ranks GREATER MANYRANKS_CORES)
       list(APPEND command ${MANYRANKS_MPIEXEC_OVERSUBSCRIBE})
     endif()
     list(APPEND command ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${t_TARGET}> ${MPIEXEC_POSTFLAGS} ${t_ARGS})
-    add_test(NAME "${t_NAME}.np${ranks}" COMMAND ${command})
-    manyranks_test_properties("${t_NAME}.np${ranks}" PROCESSORS ${ranks} TIMEOUT ${t_TIMEOUT} LABELS ${chapter} mpi ${t_LABELS})
+    if("gpu" IN_LIST t_LABELS)   # one GPU for each rank, and nobody else's
+      set(need gpu)
+      if(ranks GREATER 1)
+        set(need nccl)
+        list(APPEND labels nccl)
+      endif()
+      list(PREPEND command "${CMAKE_SOURCE_DIR}/common/cmake/with_gpus.sh" ${ranks} ${need})
+    endif()
+    add_test(NAME "${name}" COMMAND ${command})
+    manyranks_test_properties("${name}" PROCESSORS ${ranks} TIMEOUT ${t_TIMEOUT} LABELS ${labels})
+    if("gpu" IN_LIST t_LABELS AND NOT ranks GREATER MANYRANKS_GPUS)
+      set_tests_properties("${name}" PROPERTIES RESOURCE_GROUPS "${ranks},gpus:1")
+    endif()
   endforeach()
 endfunction()
 
@@ -86,7 +126,7 @@ function(manyranks_torch_program target)
 endfunction()
 
 function(add_lesson lesson)
-  cmake_parse_arguments(PARSE_ARGV 1 t "" "TIMEOUT" "NP;ARGS;BACKENDS;LABELS;SOURCES;PLAIN;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 t "" "TIMEOUT" "NP;EVERYDAY;GPU;ARGS;BACKENDS;LABELS;SOURCES;PLAIN;LIBRARIES")
   manyranks_chapter_prefix(chapter)
   set(target "${chapter}_${lesson}")
   add_executable(${target} ${lesson}.cpp ${t_SOURCES} ${t_PLAIN})
@@ -103,15 +143,21 @@ function(add_lesson lesson)
   if(NOT t_NP)
     set(t_NP 1 2)
   endif()
-  add_rank_test(NAME "${chapter}.${idea}" TARGET ${target} NP ${t_NP} ARGS ${t_ARGS} LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
+  add_rank_test(NAME "${chapter}.${idea}" TARGET ${target} NP ${t_NP} EVERYDAY ${t_EVERYDAY} ARGS ${t_ARGS}
+                LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
   foreach(backend IN LISTS t_BACKENDS)
-    add_rank_test(NAME "${chapter}.${idea}.${backend}" TARGET ${target} NP ${t_NP} ARGS ${t_ARGS} --backend ${backend}
-                  LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
+    add_rank_test(NAME "${chapter}.${idea}.${backend}" TARGET ${target} NP ${t_NP} EVERYDAY ${t_EVERYDAY}
+                  ARGS ${t_ARGS} --backend ${backend} LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
   endforeach()
+  if(t_GPU)
+    list(REMOVE_ITEM t_LABELS smoke)
+    add_rank_test(NAME "${chapter}.${idea}.gpu" TARGET ${target} NP ${t_GPU} EVERYDAY ${t_GPU} ARGS ${t_ARGS} --device cuda
+                  LABELS ${t_LABELS} gpu TIMEOUT ${t_TIMEOUT})
+  endif()
 endfunction()
 
 function(add_unit_test)
-  cmake_parse_arguments(PARSE_ARGV 0 t "TORCH" "NAME;TIMEOUT" "NP;SOURCES;LABELS;LIBRARIES;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 t "TORCH" "NAME;TIMEOUT" "NP;EVERYDAY;SOURCES;LABELS;LIBRARIES;ARGS")
   string(REPLACE "." "_" target "test_${t_NAME}")
   add_executable(${target} ${t_SOURCES})
   if(t_TORCH OR t_NP)
@@ -125,7 +171,8 @@ function(add_unit_test)
     add_dependencies(common_tests ${target})
   endif()
   if(t_NP)
-    add_rank_test(NAME ${t_NAME} TARGET ${target} NP ${t_NP} ARGS ${t_ARGS} LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
+    add_rank_test(NAME ${t_NAME} TARGET ${target} NP ${t_NP} EVERYDAY ${t_EVERYDAY} ARGS ${t_ARGS}
+                  LABELS ${t_LABELS} TIMEOUT ${t_TIMEOUT})
   else()
     manyranks_chapter_prefix(chapter)
     add_test(NAME ${t_NAME} COMMAND ${target} ${t_ARGS})

@@ -109,7 +109,9 @@ JobResult run_by_mpirun(const std::vector<std::string>& argv, int ranks, double 
   if (pipe2(ends, O_CLOEXEC)) throw io_error("pipe", std::strerror(errno));
   auto environment = clean_environment();
   // As root and with more ranks than cores, Open MPI wants to be told; other MPIs do not look at these.
-  for (const char* setting : {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1"}) environment.emplace_back(setting);
+  for (const char* setting : {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1",
+                              "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"})   // the last is Open MPI 5's
+    environment.emplace_back(setting);
   std::vector<std::string> command{"mpirun", "-np", std::to_string(ranks)};
   command.insert(command.end(), argv.begin(), argv.end());
   const pid_t child = spawn(command, environment, ends[1]);

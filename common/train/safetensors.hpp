@@ -70,7 +70,7 @@ struct Source {
   const void* data = nullptr;
 };
 
-// All or nothing: writes PATH.tmp.PID, flushes it to the disk and renames it. Whatever interrupts it, PATH is the old file
+// All or nothing: writes PATH.tmp.RANDOM, flushes it to the disk and renames it. Whatever interrupts it, PATH is the old file
 // or the new one. Throws an input/output error (exit 74).
 void save(const std::string& path, const std::vector<Source>& tensors, const Metadata& metadata = {});
 

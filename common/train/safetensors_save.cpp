@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "launch/errors.hpp"
 #include "train/safetensors.hpp"
@@ -18,9 +19,19 @@ namespace {
 // Removes what it wrote unless commit() made it the file.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& target) : target_(target), path_(target + ".tmp." + std::to_string(::getpid())) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) fail("open");
+  // A name that nobody can guess, and a file that was not there before: whoever else may write in this folder cannot put a link in
+  // its place. The umask decides who may read it, as for any other file (mkstemp would make it 0600).
+  explicit TemporaryFile(const std::string& target) : target_(target) {
+    std::random_device random;
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      char suffix[24];
+      std::snprintf(suffix, sizeof suffix, ".tmp.%08x%08x", random(), random());
+      path_ = target + suffix;
+      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+      if (descriptor_ >= 0) return;
+      if (errno != EEXIST) break;
+    }
+    fail("open");
   }
   ~TemporaryFile() {
     if (descriptor_ >= 0) ::close(descriptor_);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +192,33 @@ TEST(AtomicSave, FailedWriteLeavesTheOldFile) {
   EXPECT_EQ(WEXITSTATUS(status), 74);
   EXPECT_EQ(generation_of(path), 1);
   EXPECT_EQ(folder.files(), 1U) << "the temporary file is gone";
+}
+
+// In a folder that others may write to, somebody may have put a link where a temporary file was expected.
+TEST(AtomicSave, FollowsNoLinkUnderAGuessedName) {
+  const Folder folder;
+  const std::string path = folder.file("model.safetensors"), precious = folder.file("precious");
+  std::ofstream(precious) << "not to be touched";
+  const std::string guess = path + ".tmp." + std::to_string(getpid());
+  ASSERT_EQ(symlink(precious.c_str(), guess.c_str()), 0);
+  const std::vector<float> values{1, 2};
+  save(path, {{"a", "F32", {2}, values.data()}});
+  std::string text;
+  std::getline(std::ifstream(precious), text);
+  EXPECT_EQ(text, "not to be touched");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+  EXPECT_EQ(folder.files(), 3U);  // the model, the precious file, the link
+}
+
+TEST(AtomicSave, PermissionsAreThoseOfTheUmask) {
+  const Folder folder;
+  const std::vector<float> values{1, 2};
+  for (const auto& [mask, mode] : {std::pair<mode_t, int>{022, 0644}, {077, 0600}, {002, 0664}}) {
+    const mode_t before = umask(mask);
+    save(folder.file("model"), {{"a", "F32", {2}, values.data()}});
+    umask(before);
+    EXPECT_EQ(static_cast<int>(std::filesystem::status(folder.file("model")).permissions()), mode);
+  }
 }
 
 TEST(AtomicSave, KilledAtAnyMomentLeavesAWholeFile) {

@@ -84,30 +84,32 @@ void read_rows(jpeg_decompress_struct& info, std::uint8_t* pixels, std::uint8_t*
 
 }  // namespace
 
-void decode_jpeg(ByteView bytes, const std::string& file, Image& out, JpegSize at_least) {
-  if (bytes.empty()) throw bad_file(file, 0, "the file is empty");
-  if (bytes.size() < 3 || bytes[0] != 0xff || bytes[1] != 0xd8 || bytes[2] != 0xff)
-    throw bad_file(file, 0, "no JPEG: it does not begin with ff d8 ff", "convert or remove the file");
+namespace {
 
+// What a longjmp leaves behind lives here, in a frame above the one that called setjmp: an automatic variable of that frame which
+// changed in between has no defined value after the jump.
+struct Decoder {
   jpeg_decompress_struct info{};
   Failure failure{};
   jpeg_progress_mgr progress{};
   Bytes cmyk_row;
-  struct Destroy {
-    jpeg_decompress_struct* info;
-    ~Destroy() { jpeg_destroy_decompress(info); }
-  } destroy{&info};
-  info.err = jpeg_std_error(&failure.manager);
-  failure.manager.error_exit = fail;
-  failure.manager.emit_message = on_message;
-  progress.progress_monitor = on_progress;
-
-  if (setjmp(failure.jump) != 0) {
-    const std::uint64_t left = info.src ? info.src->bytes_in_buffer : 0;
-    throw bad_file(file, bytes.size() - std::min<std::uint64_t>(left, bytes.size()), failure.message);
+  Decoder() {
+    info.err = jpeg_std_error(&failure.manager);
+    failure.manager.error_exit = fail;
+    failure.manager.emit_message = on_message;
+    progress.progress_monitor = on_progress;
   }
+  ~Decoder() { jpeg_destroy_decompress(&info); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+};
+
+// False: libjpeg failed, and failure.message says why.
+bool decode(Decoder& decoder, ByteView bytes, const std::string& file, Image& out, JpegSize at_least) {
+  jpeg_decompress_struct& info = decoder.info;
+  if (setjmp(decoder.failure.jump) != 0) return false;
   jpeg_create_decompress(&info);
-  info.progress = &progress;
+  info.progress = &decoder.progress;
   info.mem->max_memory_to_use = 1L << 30;
   start(info, bytes);
 
@@ -123,28 +125,33 @@ void decode_jpeg(ByteView bytes, const std::string& file, Image& out, JpegSize a
   out.width = static_cast<int>(info.output_width);
   out.height = static_cast<int>(info.output_height);
   out.pixels.resize(std::size_t{3} * info.output_width * info.output_height);
-  if (cmyk) cmyk_row.resize(std::size_t{4} * info.output_width);
-  read_rows(info, out.pixels.data(), cmyk ? cmyk_row.data() : nullptr);
+  if (cmyk) decoder.cmyk_row.resize(std::size_t{4} * info.output_width);
+  read_rows(info, out.pixels.data(), cmyk ? decoder.cmyk_row.data() : nullptr);
+  return true;
 }
 
-Bytes encode_jpeg(const std::uint8_t* rgb, int width, int height, int quality) {
+struct Encoder {
   jpeg_compress_struct info{};
   Failure failure{};
   unsigned char* memory = nullptr;
   unsigned long bytes = 0;
-  struct Destroy {
-    jpeg_compress_struct* info;
-    unsigned char** memory;
-    ~Destroy() {
-      jpeg_destroy_compress(info);
-      std::free(*memory);
-    }
-  } destroy{&info, &memory};
-  info.err = jpeg_std_error(&failure.manager);
-  failure.manager.error_exit = fail;
-  if (setjmp(failure.jump) != 0) throw data_error("encode JPEG", failure.message);
+  Encoder() {
+    info.err = jpeg_std_error(&failure.manager);
+    failure.manager.error_exit = fail;
+  }
+  ~Encoder() {
+    jpeg_destroy_compress(&info);
+    std::free(memory);
+  }
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+};
+
+bool encode(Encoder& encoder, const std::uint8_t* rgb, int width, int height, int quality) {
+  jpeg_compress_struct& info = encoder.info;
+  if (setjmp(encoder.failure.jump) != 0) return false;
   jpeg_create_compress(&info);
-  jpeg_mem_dest(&info, &memory, &bytes);
+  jpeg_mem_dest(&info, &encoder.memory, &encoder.bytes);
   info.image_width = static_cast<JDIMENSION>(width);
   info.image_height = static_cast<JDIMENSION>(height);
   info.input_components = 3;
@@ -157,7 +164,25 @@ Bytes encode_jpeg(const std::uint8_t* rgb, int width, int height, int quality) {
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
-  return Bytes(memory, memory + bytes);
+  return true;
+}
+
+}  // namespace
+
+void decode_jpeg(ByteView bytes, const std::string& file, Image& out, JpegSize at_least) {
+  if (bytes.empty()) throw bad_file(file, 0, "the file is empty");
+  if (bytes.size() < 3 || bytes[0] != 0xff || bytes[1] != 0xd8 || bytes[2] != 0xff)
+    throw bad_file(file, 0, "no JPEG: it does not begin with ff d8 ff", "convert or remove the file");
+  Decoder decoder;
+  if (decode(decoder, bytes, file, out, at_least)) return;
+  const std::uint64_t left = decoder.info.src ? decoder.info.src->bytes_in_buffer : 0;
+  throw bad_file(file, bytes.size() - std::min<std::uint64_t>(left, bytes.size()), decoder.failure.message);
+}
+
+Bytes encode_jpeg(const std::uint8_t* rgb, int width, int height, int quality) {
+  Encoder encoder;
+  if (!encode(encoder, rgb, width, height, quality)) throw data_error("encode JPEG", encoder.failure.message);
+  return Bytes(encoder.memory, encoder.memory + encoder.bytes);
 }
 
 }  // namespace manyranks

@@ -52,6 +52,20 @@ std::string read_text(const std::atomic<char> (&from)[size]) {
   return text;
 }
 
+// A file that becomes readable when the process dies. -1, said aloud once per host, where the kernel or a sandbox has no such files:
+// then only the time limit notices a dead rank.
+int open_death_file(int process, int rank, bool speak) {
+  const int file = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (file >= 0) return file;
+  const int cause = errno;
+  if (cause == ESRCH) throw lost_peer_error("watching peers", fmt::format("rank {} (pid {}) died before all had met", rank, process), "look at its last lines");
+  if (cause == EMFILE || cause == ENFILE)
+    throw unavailable_error("watching peers", fmt::format("pidfd_open for rank {}: {}", rank, std::strerror(cause)), "a larger ulimit -n, or fewer ranks");
+  if (speak)
+    fmt::print(stderr, "manyranks: warning: the death of rank {} cannot be watched (pidfd_open: {}): only --timeout-s will notice it\n", rank, std::strerror(cause));
+  return -1;
+}
+
 }  // namespace
 
 HostPeers::Board& HostPeers::board() const { return *reinterpret_cast<Board*>(segment_->data()); }
@@ -65,7 +79,7 @@ HostPeers::HostPeers(int index, std::vector<int> world_ranks, const AllGather& w
   world_all_gather("");
   for (int peer = 0; peer < size(); ++peer) {
     const int process = record(peer).process;
-    if (process != getpid()) pidfds_[peer] = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+    if (process != getpid()) pidfds_[peer] = open_death_file(process, ranks_[peer], index_ == 0);
   }
 }
 

@@ -68,14 +68,14 @@ int Process::run(const std::function<void()>& body) {
   } catch (const HelpGiven&) {
     return static_cast<int>(Exit::good);
   } catch (const Skip& skip) {
-    const int code = report_skip(skip);
-    end_in_order();
-    return code;
+    return end_skipped(skip);
   } catch (const Error& error) {
     end_job(error);
   } catch (const std::exception& error) {
     if (is_out_of_memory(error)) end_job(unavailable_error("memory", error.what(), "a smaller --batch or model, more ranks to share it"));
     end_job(Error(Exit::disagree, "unexpected", error.what()));
+  } catch (...) {
+    end_job(Error(Exit::disagree, "unexpected", "an exception that is no std::exception"));
   }
 }
 
@@ -85,8 +85,8 @@ void Process::start(Options& options) {
   if (identity_error_) throw *identity_error_;
   if (identity_.source == Identity::Source::mpi) start_mpi();
   rendezvous_ = mpi_started_                                         ? rendezvous_by_mpi(options.timeout_s)
-                : identity_.source == Identity::Source::variables ? rendezvous_by_store(identity_, options.timeout_s)
-                                                                     : rendezvous_alone();
+                : identity_.source == Identity::Source::variables && world_size() > 1 ? rendezvous_by_store(identity_, options.timeout_s)
+                                                                                      : rendezvous_alone();
   torch::set_num_threads(options.threads);
   CountingAllocator::install().set_cap(options.memory_cap);  // every program: it also keeps freed blocks, which saves a tenth of a step
   learn_places();
@@ -158,12 +158,16 @@ bool Process::oversubscribed() const {
 }
 
 Communicator& Process::world() {
-  if (!world_) world_ = connect(*this);
+  if (!world_) {
+    world_ = connect(*this);
+    connected_ = world_.get();
+  }
   return *world_;
 }
 
 void Process::end_in_order() {
   if (world_) world_->finish();  // a barrier with a time limit: MPI_Finalize has none
+  connected_ = nullptr;  // finish() has ended the watch
   world_.reset();
   rendezvous_.reset();
   if (mpi_started_) MPI_Finalize();
@@ -175,21 +179,32 @@ void Process::let_root_speak_first() const {
   if (identity_.rank != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
-int Process::report_skip(const Skip& skip) const {
+// Whether the others skip too is not known here: one that does not would wait for this rank, so the whole job ends, as for an error.
+int Process::end_skipped(const Skip& skip) {
   const bool required = is_required(skip.need);
-  if (is_root())
-    fmt::print(stderr, "manyranks: {} ({}): {}\n", required ? "error: MANYRANKS_REQUIRE forbids this skip" : "skipped", skip.need, skip.reason);
+  const int code = static_cast<int>(required ? Exit::wrong : Exit::skipped);
+  const std::string line =
+      fmt::format("manyranks: {} ({}): {}", required ? "error: MANYRANKS_REQUIRE forbids this skip" : "skipped", skip.need, skip.reason);
+  if (rendezvous_ && world_size() > 1) {
+    let_root_speak_first();
+    end_job(code, line);
+  }
+  if (is_root()) fmt::print(stderr, "{}\n", line);
   std::fflush(stdout);
-  return static_cast<int>(required ? Exit::wrong : Exit::skipped);
+  end_in_order();
+  return code;
 }
 
 void Process::end_job(const Error& error) {
-  const int code = static_cast<int>(error.code);
-  const std::string line = error_line(error, rank(), std::max(1, world_size()), host_, step_);
+  end_job(static_cast<int>(error.code), error_line(error, rank(), std::max(1, world_size()), host_, step_));
+}
+
+void Process::end_job(int code, const std::string& line) {
   std::fflush(stdout);
+  Communicator* const world = connected_;
   // Peers often find the same fault at the same moment: the first one speaks and ends the job. With MPI the others wait for its
   // MPI_Abort; without, they end by themselves, before the first one ends them by force (end_peers) and their exit code is a signal's.
-  if (world_ && !world_->claim_failure(code, line)) {
+  if (world && !world->claim_failure(code, line)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(mpi_started_ ? 3000 : 200));
     _exit(code);
   }
@@ -198,7 +213,7 @@ void Process::end_job(const Error& error) {
   if (rendezvous_ || is_root() || identity_.source == Identity::Source::variables) fmt::print(stderr, "{}\n", line);
   std::fflush(stderr);
   if (rendezvous_) rendezvous_->end_job(code);  // with MPI this does not return
-  if (world_) world_->end_peers();
+  if (world) world->end_peers();
   _exit(code);
 }
 

@@ -73,7 +73,8 @@ class Process {
   void learn_places();
   void pick_device();
   void end_in_order();
-  int report_skip(const Skip& skip) const;
+  int end_skipped(const Skip& skip);
+  [[noreturn]] void end_job(int code, const std::string& line);
   void let_root_speak_first() const;
 
   int argc_;
@@ -91,6 +92,7 @@ class Process {
   std::atomic<long> step_{-1};
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Communicator> world_;
+  std::atomic<Communicator*> connected_{nullptr};  // world_ once it stands: the watch over the peers begins before that, in a thread of its own
 };
 
 }  // namespace manyranks

@@ -3,7 +3,16 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include "launch/torch.hpp"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "launch/mpi_check.hpp"
@@ -58,6 +67,43 @@ class ByMpi : public Rendezvous {
   double timeout_s_;
 };
 
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+bool is_loopback(const addrinfo& address) {
+  if (address.ai_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr) >> 24 == 127;
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+}
+
+// TCPStore listens on every interface unless it is given a socket: one bound to MASTER_ADDR only is out of reach for the rest of the
+// network. Nothing, where that address cannot be bound (a service's, a router's), or where a host's own name stands for loopback
+// (127.0.1.1 in /etc/hosts), though other hosts know it by another address: then every interface, as TCPStore does it.
+std::optional<int> listen_at(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  bool numeric = getaddrinfo(host.c_str(), service.c_str(), &hints, &found) == 0;
+  hints.ai_flags = 0;
+  if (!numeric && getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0) return std::nullopt;
+  const Addresses addresses(found, freeaddrinfo);
+  for (const int family : {AF_INET, AF_INET6})  // clients try both, IPv4 is what every host has
+    for (const addrinfo* address = found; address; address = address->ai_next) {
+      if (address->ai_family != family || (!numeric && host != "localhost" && is_loopback(*address))) continue;
+      const int file = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (file < 0) continue;
+      const int yes = 1;
+      setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+      if (bind(file, address->ai_addr, address->ai_addrlen) == 0 && listen(file, SOMAXCONN) == 0) return file;
+      const int cause = errno;
+      close(file);
+      if (cause == EADDRINUSE)
+        throw unavailable_error("rendezvous", fmt::format("port {}:{} is in use by another program", host, port),
+                                "another MASTER_PORT, the same on every rank");
+    }
+  return std::nullopt;
+}
+
 class ByStore : public Rendezvous {
  public:
   ByStore(const Identity& id, double timeout_s) : rank_(id.rank), size_(id.world_size), timeout_s_(timeout_s) {
@@ -70,6 +116,7 @@ class ByStore : public Rendezvous {
     options.isServer = rank_ == 0 && !agent_store;
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+    if (options.isServer) options.masterListenFd = listen_at(id.master_address, id.master_port);
     try {
       store_ = c10::make_intrusive<c10d::TCPStore>(id.master_address, options);
     } catch (const std::exception& error) {
@@ -101,18 +148,15 @@ class ByStore : public Rendezvous {
     store_->set(round + std::to_string(rank_), bytes(mine));
     std::vector<std::string> all(size_);
     const auto start = Clock::now();
-    for (int r = 0; r < size_; ++r) {
-      const std::string key = round + std::to_string(r);
-      const double left = timeout_s_ - std::chrono::duration<double>(Clock::now() - start).count();
-      try {
-        store_->wait({key}, std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(left * 1000))));
-        const auto value = store_->get(key);
-        all[r] = std::string(value.begin(), value.end());
-      } catch (const std::exception&) {
-        throw lost_peer_error("rendezvous", fmt::format("{} did not come within {:g} s", missing(round), timeout_s_),
-                              "start every rank from 0 to WORLD_SIZE-1, or a larger --timeout-s");
+    for (int r = 0; r < size_; ++r)
+      while (!take(round + std::to_string(r), all[r], timeout_s_ - std::chrono::duration<double>(Clock::now() - start).count())) {
+        // Who ended the job instead of coming has said why: its exit code is everybody's.
+        if (const int code = store_lives() ? ended_by_peer() : 0)
+          throw Error(static_cast<Exit>(code), "rendezvous", "another rank ended the job", "look at the other ranks' lines");
+        if (std::chrono::duration<double>(Clock::now() - start).count() >= timeout_s_ || !store_lives())
+          throw lost_peer_error("rendezvous", fmt::format("{} did not come within {:g} s", missing(round), timeout_s_),
+                                "start every rank from 0 to WORLD_SIZE-1, or a larger --timeout-s");
       }
-    }
     return all;
   }
 
@@ -138,6 +182,27 @@ class ByStore : public Rendezvous {
  private:
   static std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
   static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+  // Waits a second at most, so that the end of the job is noticed. False: not there yet.
+  bool take(const std::string& key, std::string& text, double left_s) {
+    try {
+      store_->wait({key}, std::chrono::milliseconds(static_cast<int64_t>(1000 * std::clamp(left_s, 0.001, 1.0))));
+      const auto value = store_->get(key);
+      text.assign(value.begin(), value.end());
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  bool store_lives() {
+    try {
+      store_->check({prefix_ + "ended"});
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
 
   std::string missing(const std::string& round) {
     std::string names;

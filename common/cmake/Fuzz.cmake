@@ -24,7 +24,7 @@ function(add_fuzzer name)
   cmake_parse_arguments(PARSE_ARGV 1 t "" "CORPUS;MAX_LEN;MALLOC_MB" "SOURCES;LIBRARIES")
   if(NOT MANYRANKS_HAVE_FUZZER)
     add_test(NAME "fuzz.${name}" COMMAND sh -c
-      "echo 'skipped (fuzz): no clang++ with libFuzzer here; apt-get install clang-14 libclang-rt-14-dev'; case \",$MANYRANKS_REQUIRE,\" in *,fuzz,*) exit 1;; esac; exit 77")
+      "echo 'skipped (fuzz): no clang++ with libFuzzer here; apt-get install clang libclang-rt-dev'; case \",$MANYRANKS_REQUIRE,\" in *,fuzz,*) exit 1;; esac; exit 77")
     manyranks_test_properties("fuzz.${name}" LABELS fuzz)
     return()
   endif()

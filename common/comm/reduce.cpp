@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 // One binary for every node: the loops are compiled for several instruction sets and picked when the program loads.
 // Sanitizers and the resolvers of such functions do not mix.
@@ -43,8 +45,8 @@ inline Half to_half(float value) {
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
   uint32_t result = magnitude < (113u << 23) ? subnormal : normal;
   result = magnitude >= (143u << 23) ? 0x7c00 : result;   // 65536 and more: infinity
-  result = magnitude > 0x7f800000 ? 0x7e00 : result;      // NaN
-  return Half{static_cast<uint16_t>(result | ((bits >> 16) & 0x8000))};
+  result |= (bits >> 16) & 0x8000;
+  return Half{static_cast<uint16_t>(magnitude > 0x7f800000 ? 0x7e00 : result)};  // one NaN, without a sign
 }
 
 inline float to_float(BFloat16 b) { return std::bit_cast<float>(static_cast<uint32_t>(b.bits) << 16); }
@@ -62,50 +64,95 @@ inline T apply_plain(T a, T b) {
   return a < b ? b : a;
 }
 
+// A chain of operations is lift, combine, combine, ..., lower: what combine() works on may differ from what memory holds. Neither the
+// order of two operands nor a CPU's choice of NaN may show in the bits: the sum of two NaNs would be the first of them, and which is
+// first the compiler decides; `b < a ? b : a` would be a if both are zeros, or if one is NaN.
+template <class T, ReduceOp op>
+struct Steps {  // integers; unsigned inside: signed overflow is undefined, wrapping is what every backend does
+  static T lift(T a) { return a; }
+  static T combine(T a, T b) {
+    using Unsigned = std::make_unsigned_t<T>;
+    if constexpr (op == ReduceOp::sum || op == ReduceOp::product)
+      return static_cast<T>(static_cast<Unsigned>(apply_plain<op, std::common_type_t<Unsigned, unsigned>>(static_cast<Unsigned>(a), static_cast<Unsigned>(b))));
+    return apply_plain<op>(a, b);
+  }
+  static T lower(T a) { return a; }
+};
+
+// A maximum is the minimum of the negated. Of two zeros, and of a NaN and anything, the two ways to write a minimum give one each; the
+// bits of both together are -0 if one of the zeros was, and some NaN.
+template <class Float, ReduceOp op>
+struct FloatSteps {
+  using Bits = std::conditional_t<sizeof(Float) == 4, uint32_t, uint64_t>;
+  static Float lift(Float a) { return op == ReduceOp::max ? -a : a; }
+  static Float combine(Float a, Float b) {
+    if constexpr (op == ReduceOp::sum || op == ReduceOp::product) return apply_plain<op>(a, b);
+    return std::bit_cast<Float>(std::bit_cast<Bits>(b < a ? b : a) | std::bit_cast<Bits>(a < b ? a : b));
+  }
+  static Float lower(Float a) {
+    const Float result = lift(a);
+    return result == result ? result : std::numeric_limits<Float>::quiet_NaN();
+  }
+};
 template <ReduceOp op>
-inline float apply(float a, float b) { return apply_plain<op>(a, b); }
+struct Steps<float, op> : FloatSteps<float, op> {};
 template <ReduceOp op>
-inline double apply(double a, double b) { return apply_plain<op>(a, b); }
-// Unsigned inside: signed overflow is undefined, wrapping is what every backend does.
+struct Steps<double, op> : FloatSteps<double, op> {};
+
+inline Half round_to(float value, Half) { return to_half(value); }
+inline BFloat16 round_to(float value, BFloat16) { return to_bfloat16(value); }
+
+// Rounded after each step; the rounding knows only one NaN.
+template <class T, ReduceOp op>
+struct SixteenBitSteps {
+  static T lift(T a) { return a; }
+  static T combine(T a, T b) { return round_to(apply_plain<op>(to_float(a), to_float(b)), T{}); }
+  static T lower(T a) { return a; }
+};
+// Compared as integers in the order of the numbers, -0 just below +0, NaN beyond all of them.
+template <class T, ReduceOp op, int16_t infinity, int16_t nan>
+struct SixteenBitOrder {
+  static constexpr int16_t beyond = op == ReduceOp::min ? INT16_MIN : INT16_MAX;
+  static int16_t mirror(int16_t a) { return static_cast<int16_t>(a ^ ((a >> 15) & 0x7fff)); }
+  static int16_t lift(T a) { return (a.bits & 0x7fff) > infinity ? beyond : mirror(static_cast<int16_t>(a.bits)); }
+  static int16_t combine(int16_t a, int16_t b) { return apply_plain<op>(a, b); }
+  static T lower(int16_t a) { return T{static_cast<uint16_t>(a == beyond ? nan : mirror(a))}; }
+};
+constexpr bool picks(ReduceOp op) { return op == ReduceOp::min || op == ReduceOp::max; }
 template <ReduceOp op>
-inline int32_t apply(int32_t a, int32_t b) {
-  if constexpr (op == ReduceOp::sum || op == ReduceOp::product)
-    return static_cast<int32_t>(apply_plain<op>(static_cast<uint32_t>(a), static_cast<uint32_t>(b)));
-  return apply_plain<op>(a, b);
-}
+struct Steps<Half, op> : std::conditional_t<picks(op), SixteenBitOrder<Half, op, 0x7c00, 0x7e00>, SixteenBitSteps<Half, op>> {};
 template <ReduceOp op>
-inline int64_t apply(int64_t a, int64_t b) {
-  if constexpr (op == ReduceOp::sum || op == ReduceOp::product)
-    return static_cast<int64_t>(apply_plain<op>(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
-  return apply_plain<op>(a, b);
-}
+struct Steps<BFloat16, op> : std::conditional_t<picks(op), SixteenBitOrder<BFloat16, op, 0x7f80, 0x7fc0>, SixteenBitSteps<BFloat16, op>> {};
+
 template <ReduceOp op>
-inline uint8_t apply(uint8_t a, uint8_t b) { return static_cast<uint8_t>(apply_plain<op, unsigned>(a, b)); }
-template <ReduceOp op>
-inline Half apply(Half a, Half b) { return to_half(apply_plain<op>(to_float(a), to_float(b))); }
-template <ReduceOp op>
-inline BFloat16 apply(BFloat16 a, BFloat16 b) { return to_bfloat16(apply_plain<op>(to_float(a), to_float(b))); }
-template <ReduceOp op>
-inline Bool apply(Bool a, Bool b) {
-  const bool x = a.value != 0, y = b.value != 0;
-  return Bool{static_cast<uint8_t>(op == ReduceOp::sum || op == ReduceOp::max ? x | y : x & y)};
-}
+struct Steps<Bool, op> {
+  static Bool lift(Bool a) { return a; }
+  static Bool combine(Bool a, Bool b) {
+    const bool x = a.value != 0, y = b.value != 0;
+    return Bool{static_cast<uint8_t>(op == ReduceOp::sum || op == ReduceOp::max ? x | y : x & y)};
+  }
+  static Bool lower(Bool a) { return a; }
+};
 
 // Pointers may be equal (in place): elementwise reading before writing makes that right, which `ivdep` tells the compiler.
 template <class T, ReduceOp op>
 inline void loop2(T* out, const T* a, const T* b, size_t n) {
+  using S = Steps<T, op>;
 #pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) out[i] = apply<op>(a[i], b[i]);
+  for (size_t i = 0; i < n; ++i) out[i] = S::lower(S::combine(S::lift(a[i]), S::lift(b[i])));
 }
 template <class T, ReduceOp op>
 inline void loop3(T* out, const T* a, const T* b, const T* c, size_t n) {
+  using S = Steps<T, op>;
 #pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) out[i] = apply<op>(apply<op>(a[i], b[i]), c[i]);
+  for (size_t i = 0; i < n; ++i) out[i] = S::lower(S::combine(S::combine(S::lift(a[i]), S::lift(b[i])), S::lift(c[i])));
 }
 template <class T, ReduceOp op>
 inline void loop4(T* out, const T* a, const T* b, const T* c, const T* d, size_t n) {
+  using S = Steps<T, op>;
 #pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) out[i] = apply<op>(apply<op>(apply<op>(a[i], b[i]), c[i]), d[i]);
+  for (size_t i = 0; i < n; ++i)
+    out[i] = S::lower(S::combine(S::combine(S::combine(S::lift(a[i]), S::lift(b[i])), S::lift(c[i])), S::lift(d[i])));
 }
 
 constexpr size_t block = 2048;  // elements: the accumulator of a long chain stays in the first-level cache

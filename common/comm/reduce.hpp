@@ -1,5 +1,8 @@
 // Elementwise reduction of several buffers in a fixed order: out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ...
-// The bits of out[i] depend on nothing but the bits of in[.][i]: not on the chunking, the alignment or the CPU.
+// The bits of out[i] depend on nothing but the bits of in[.][i]: not on the chunking, the alignment or the CPU. a (+) b has the bits of
+// b (+) a for every a and b, so that two ranks that swap their numbers get the same: a result that is not a number is always the same
+// NaN (positive, quiet, no payload), min and max are NaN if one operand is, and -0 is less than +0. Therefore min and max do not depend
+// on the order of a chain at all; sums and products of floating-point numbers do.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOT_RUN = re.compile(r"#.*\bnot run: (\S.*)$")
 OURS = re.compile(r"(?:^\s*(?:\$ )?|&& |\| |; |`)(?:\./)?(scripts/[\w/]+\.(?:py|sh))(?=[\s`]|$)", re.MULTILINE)  # where a command begins
 # Root and more ranks than cores, without cluttering the text with flags that a laptop does not need.
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1", "CUDA_VISIBLE_DEVICES": "",
+ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+               "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "CUDA_VISIBLE_DEVICES": "",
                "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
 
 

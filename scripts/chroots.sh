@@ -73,8 +73,13 @@ fi
 
 if [ -z "${MANYRANKS_CHROOTS_INSIDE:-}" ]; then   # once more, in namespaces of our own
   command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get install debootstrap"
-  MANYRANKS_CHROOTS_INSIDE=yes exec unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
-    "$0" "${original[@]}"
+  # unshare itself is deaf to TERM while it waits; when it is killed, the kernel ends what it started (--kill-child).
+  MANYRANKS_CHROOTS_INSIDE=yes unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$0" "${original[@]}" <&0 &
+  child=$!
+  trap 'kill -KILL $child' INT TERM HUP
+  status=0
+  wait $child || status=$?
+  exit $status
 fi
 
 mirror() {  # of this machine's apt, else debootstrap's own choice
@@ -99,6 +104,7 @@ make_system() {  # make_system SUITE
   find /usr/local/share/ca-certificates -name '*.crt' -exec cp -L {} "$root/usr/local/share/ca-certificates/" \; 2>/dev/null || true
   if [ -e /etc/pip.conf ]; then cp -L /etc/pip.conf "$root/etc/"; fi
   if [ -d "${PIP_FIND_LINKS:-}" ]; then mkdir -p "$root$PIP_FIND_LINKS"; cp -a "$PIP_FIND_LINKS/." "$root$PIP_FIND_LINKS/"; fi
+  mount --bind "$root" "$root"   # so that it can become the root of a mount namespace
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
@@ -114,7 +120,11 @@ inside() {  # inside SUITE USER WORDS...: in the clean environment of a log-in, 
   [ "$user" = root ] || home=/home/$user
   while read -r name; do settings+=("$name=${!name}"); done < <(compgen -e |
     grep -E '^(PIP_|UV_|SSL_CERT_|CURL_CA_BUNDLE$|REQUESTS_CA_BUNDLE$|https?_proxy$|HTTPS?_PROXY$|no_proxy$|NO_PROXY$|MANYRANKS_JOBS$)')
-  chroot --userspec="$user" "$folder/$suite" /usr/bin/env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+  # Not a plain chroot: two_nodes.sh enters mount namespaces, and who does that gets the namespace's own root, so this must be it.
+  # shellcheck disable=SC2016
+  unshare --mount --propagation private bash -c '
+    cd "$0" && mkdir -p .host && pivot_root . .host && umount -l /.host && exec chroot --userspec="$1" / "${@:2}"' \
+    "$folder/$suite" "$user" /usr/bin/env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${settings[@]}" "$@"
 }
 
@@ -146,7 +156,9 @@ run() {  # run SUITE USER: all commands, one row
   log=$folder/logs/$suite-$user-setup.log
   say "$suite, $user: setup.sh (log: $log)"
   began=$SECONDS; status=0
-  inside "$suite" "$user" bash -c "cd $tree && ./scripts/setup.sh" > "$log" 2>&1 < /dev/null || status=$?
+  # In the background: bash obeys a signal only when its foreground child has ended. When this process ends, all others of its namespace do.
+  inside "$suite" "$user" bash -c "cd $tree && ./scripts/setup.sh" > "$log" 2>&1 < /dev/null &
+  wait $! || status=$?
   setup="$([ $status = 0 ] && echo ok || echo "exit $status"), $(minutes $((SECONDS - began))) min"
   total=$((total + SECONDS - began))
   for command in "${commands[@]}"; do
@@ -154,7 +166,9 @@ run() {  # run SUITE USER: all commands, one row
     log=$folder/logs/$suite-$user-${words[0]}.log
     say "$suite, $user: ${words[0]}.sh ${words[*]:1} (log: $log)"
     began=$SECONDS; status=0
-    inside "$suite" "$user" bash -c "cd $tree && exec ./scripts/${words[0]}.sh \"\$@\"" bash "${words[@]:1}" > "$log" 2>&1 < /dev/null || status=$?
+    rm -f "$root$tree/build/junit.xml"   # of an earlier run
+    inside "$suite" "$user" bash -c "cd $tree && exec ./scripts/${words[0]}.sh \"\$@\"" bash "${words[@]:1}" > "$log" 2>&1 < /dev/null &
+    wait $! || status=$?
     total=$((total + SECONDS - began))
     case ${words[0]} in
       tour) tour="$([ $status = 0 ] && echo ok || echo "exit $status"), $(minutes $((SECONDS - began))) min" ;;
@@ -177,6 +191,8 @@ version() {  # version SUITE USER: four cells
     echo "$NAME $VERSION_ID | GCC $(g++ -dumpfullversion) | $(mpirun --version | sed -n "1s/.*(\(.*\)) /\1 /p") | $(python3 --version | cut -d" " -f2)"' 2>&1
 }
 
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 commit_full=$(git rev-parse "$commit")
 rows=()
 for suite in "${suites[@]}"; do

@@ -72,13 +72,13 @@ std::vector<int> numa_of_core() {
   return numa;
 }
 
-// Open MPI names them vader_segment.HOST.UID.JOBID.RANK and removes them unless mpirun was killed. A file that no
+// Open MPI 4 names them vader_segment.HOST.UID.JOBID.RANK (5: sm_segment...) and removes them unless mpirun was killed. A file that no
 // running process has mapped is stale; one that cannot be looked at (another user's) is left alone.
 std::vector<std::string> stale_segments() {
   std::vector<std::string> names;
   for_each_entry("/dev/shm", [&](const fs::path& path) {
     const std::string name = path.filename();
-    if (name.rfind("vader_segment", 0) == 0) names.push_back(path);
+    if (name.rfind("vader_segment", 0) == 0 || name.rfind("sm_segment", 0) == 0) names.push_back(path);
   });
   if (names.empty()) return names;
   for_each_entry("/proc", [&](const fs::path& process) {

@@ -52,17 +52,23 @@ std::string read_text(const std::atomic<char> (&from)[size]) {
   return text;
 }
 
-// A file that becomes readable when the process dies. -1, said aloud once per host, where the kernel or a sandbox has no such files:
-// then only the time limit notices a dead rank.
+// A file that becomes readable when the process dies. -1, said aloud once per host, where the kernel or a sandbox has
+// no such files: then only the time limit notices a dead rank.
 int open_death_file(int process, int rank, bool speak) {
   const int file = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
   if (file >= 0) return file;
   const int cause = errno;
-  if (cause == ESRCH) throw lost_peer_error("watching peers", fmt::format("rank {} (pid {}) died before all had met", rank, process), "look at its last lines");
+  if (cause == ESRCH)
+    throw lost_peer_error("watching peers", fmt::format("rank {} (pid {}) died before all had met", rank, process),
+                          "look at its last lines");
   if (cause == EMFILE || cause == ENFILE)
-    throw unavailable_error("watching peers", fmt::format("pidfd_open for rank {}: {}", rank, std::strerror(cause)), "a larger ulimit -n, or fewer ranks");
+    throw unavailable_error("watching peers", fmt::format("pidfd_open for rank {}: {}", rank, std::strerror(cause)),
+                            "a larger ulimit -n, or fewer ranks");
   if (speak)
-    fmt::print(stderr, "manyranks: warning: the death of rank {} cannot be watched (pidfd_open: {}): only --timeout-s will notice it\n", rank, std::strerror(cause));
+    fmt::print(stderr,
+               "manyranks: warning: the death of rank {} cannot be watched (pidfd_open: {}): only --timeout-s will "
+               "notice it\n",
+               rank, std::strerror(cause));
   return -1;
 }
 

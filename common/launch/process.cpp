@@ -84,9 +84,10 @@ void Process::start(Options& options) {
   parse(options, argc_, argv_, is_root());
   if (identity_error_) throw *identity_error_;
   if (identity_.source == Identity::Source::mpi) start_mpi();
-  rendezvous_ = mpi_started_                                         ? rendezvous_by_mpi(options.timeout_s)
-                : identity_.source == Identity::Source::variables && world_size() > 1 ? rendezvous_by_store(identity_, options.timeout_s)
-                                                                                      : rendezvous_alone();
+  rendezvous_ = mpi_started_ ? rendezvous_by_mpi(options.timeout_s)
+                : identity_.source == Identity::Source::variables && world_size() > 1
+                    ? rendezvous_by_store(identity_, options.timeout_s)
+                    : rendezvous_alone();
   torch::set_num_threads(options.threads);
   CountingAllocator::install().set_cap(options.memory_cap);  // every program: it also keeps freed blocks, which saves a tenth of a step
   learn_places();
@@ -167,7 +168,7 @@ Communicator& Process::world() {
 
 void Process::end_in_order() {
   if (world_) world_->finish();  // a barrier with a time limit: MPI_Finalize has none
-  connected_ = nullptr;  // finish() has ended the watch
+  connected_ = nullptr;          // finish() has ended the watch
   world_.reset();
   rendezvous_.reset();
   if (mpi_started_) MPI_Finalize();
@@ -179,12 +180,14 @@ void Process::let_root_speak_first() const {
   if (identity_.rank != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
-// Whether the others skip too is not known here: one that does not would wait for this rank, so the whole job ends, as for an error.
+// Whether the others skip too is not known here: one that does not would wait for this rank, so the whole job ends, as
+// for an error.
 int Process::end_skipped(const Skip& skip) {
   const bool required = is_required(skip.need);
   const int code = static_cast<int>(required ? Exit::wrong : Exit::skipped);
   const std::string line =
-      fmt::format("manyranks: {} ({}): {}", required ? "error: MANYRANKS_REQUIRE forbids this skip" : "skipped", skip.need, skip.reason);
+      fmt::format("manyranks: {} ({}): {}", required ? "error: MANYRANKS_REQUIRE forbids this skip" : "skipped",
+                  skip.need, skip.reason);
   if (rendezvous_ && world_size() > 1) {
     let_root_speak_first();
     end_job(code, line);

@@ -92,7 +92,8 @@ class Process {
   std::atomic<long> step_{-1};
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Communicator> world_;
-  std::atomic<Communicator*> connected_{nullptr};  // world_ once it stands: the watch over the peers begins before that, in a thread of its own
+  std::atomic<Communicator*> connected_{
+      nullptr};  // world_ once it stands: the watch over the peers begins before that, in a thread of its own
 };
 
 }  // namespace manyranks

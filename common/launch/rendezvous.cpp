@@ -70,13 +70,15 @@ class ByMpi : public Rendezvous {
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 bool is_loopback(const addrinfo& address) {
-  if (address.ai_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr) >> 24 == 127;
+  if (address.ai_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr) >> 24 == 127;
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
 }
 
-// TCPStore listens on every interface unless it is given a socket: one bound to MASTER_ADDR only is out of reach for the rest of the
-// network. Nothing, where that address cannot be bound (a service's, a router's), or where a host's own name stands for loopback
-// (127.0.1.1 in /etc/hosts), though other hosts know it by another address: then every interface, as TCPStore does it.
+// TCPStore listens on every interface unless it is given a socket: one bound to MASTER_ADDR only is out of reach for
+// the rest of the network. Nothing, where that address cannot be bound (a service's, a router's), or where a host's own
+// name stands for loopback (127.0.1.1 in /etc/hosts), though other hosts know it by another address: then every
+// interface, as TCPStore does it.
 std::optional<int> listen_at(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -131,17 +133,7 @@ class ByStore : public Rendezvous {
                         "give each process its own RANK, or another MASTER_PORT if a job is still running");
   }
 
-  ~ByStore() override {
-    // The store lives in rank 0: it must be the last to leave, or a peer's last request fails.
-    try {
-      store_->add(prefix_ + "left", 1);
-      const auto start = Clock::now();
-      while (rank_ == 0 && !ended_ && store_->add(prefix_ + "left", 0) < size_ && std::chrono::duration<double>(Clock::now() - start).count() < 2.0)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    } catch (const std::exception&) {
-      // The store is gone because rank 0 is: nothing is left to tell anybody.
-    }
-  }
+  ~ByStore() override { leave(2.0); }
 
   std::vector<std::string> all_gather(const std::string& mine) override {
     const std::string round = prefix_ + "round" + std::to_string(round_++) + "/";
@@ -149,10 +141,12 @@ class ByStore : public Rendezvous {
     std::vector<std::string> all(size_);
     const auto start = Clock::now();
     for (int r = 0; r < size_; ++r)
-      while (!take(round + std::to_string(r), all[r], timeout_s_ - std::chrono::duration<double>(Clock::now() - start).count())) {
+      while (!take(round + std::to_string(r), all[r],
+                   timeout_s_ - std::chrono::duration<double>(Clock::now() - start).count())) {
         // Who ended the job instead of coming has said why: its exit code is everybody's.
         if (const int code = store_lives() ? ended_by_peer() : 0)
-          throw Error(static_cast<Exit>(code), "rendezvous", "another rank ended the job", "look at the other ranks' lines");
+          throw Error(static_cast<Exit>(code), "rendezvous", "another rank ended the job",
+                      "look at the other ranks' lines");
         if (std::chrono::duration<double>(Clock::now() - start).count() >= timeout_s_ || !store_lives())
           throw lost_peer_error("rendezvous", fmt::format("{} did not come within {:g} s", missing(round), timeout_s_),
                                 "start every rank from 0 to WORLD_SIZE-1, or a larger --timeout-s");
@@ -161,12 +155,12 @@ class ByStore : public Rendezvous {
   }
 
   void end_job(int code) noexcept override {
-    ended_ = true;
     try {
       store_->set(prefix_ + "ended", bytes(std::to_string(code)));
     } catch (const std::exception&) {
       // No store, nobody to tell; the peers' own timeouts end them.
     }
+    leave(1.0);  // who asks the store meanwhile learns the exit code
   }
 
   int ended_by_peer() noexcept override {
@@ -192,6 +186,19 @@ class ByStore : public Rendezvous {
       return true;
     } catch (const std::exception&) {
       return false;
+    }
+  }
+
+  // The store lives in rank 0: it must be the last to leave, or a peer's last request fails.
+  void leave(double limit_s) noexcept {
+    try {
+      store_->add(prefix_ + "left", 1);
+      const auto start = Clock::now();
+      while (rank_ == 0 && store_->add(prefix_ + "left", 0) < size_ &&
+             std::chrono::duration<double>(Clock::now() - start).count() < limit_s)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    } catch (const std::exception&) {
+      // The store is gone because rank 0 is: nothing is left to tell anybody.
     }
   }
 
@@ -221,7 +228,6 @@ class ByStore : public Rendezvous {
   double timeout_s_;
   std::string prefix_;
   int round_ = 0;
-  bool ended_ = false;
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 

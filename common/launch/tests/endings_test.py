@@ -35,8 +35,8 @@ def expect(name, codes, text, wanted, words=(), absent=()):
 
 
 def by_mpi(mpiexec, program, arguments, **variables):
-    done = subprocess.run([*mpiexec, "-n", "2", program, "--timeout-s", "60", *arguments], env=environment(**variables), capture_output=True, text=True,
-                          timeout=LIMIT_S)
+    done = subprocess.run([*mpiexec, "-n", "2", program, "--timeout-s", "60", *arguments], env=environment(**variables),
+                          capture_output=True, text=True, timeout=LIMIT_S)
     return [done.returncode], done.stdout + done.stderr
 
 
@@ -44,8 +44,9 @@ def start_by_variables(program, ranks, arguments, master="127.0.0.1", **variable
     port = free_port()
     if master:
         variables.update(MASTER_ADDR=master, MASTER_PORT=port)
-    return [subprocess.Popen([program, "--timeout-s", "60", *arguments], env=environment(RANK=rank, WORLD_SIZE=ranks, **variables),
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(ranks)]
+    return [subprocess.Popen([program, "--timeout-s", "60", *arguments], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, env=environment(RANK=rank, WORLD_SIZE=ranks, **variables))
+            for rank in range(ranks)]
 
 
 def finish(processes):
@@ -73,8 +74,9 @@ def listening(pid):
         for row in rows:
             if row[3] == "0A" and row[9] in inodes:
                 words = bytes.fromhex(row[1].split(":")[0])
-                swapped = b"".join(words[i:i + 4][::-1] if sys.byteorder == "little" else words[i:i + 4] for i in range(0, len(words), 4))
-                addresses.append(socket.inet_ntop(family, swapped))
+                order = -1 if sys.byteorder == "little" else 1  # the kernel prints 32-bit words as it holds them
+                turned = b"".join(words[i:i + 4][::order] for i in range(0, len(words), 4))
+                addresses.append(socket.inet_ntop(family, turned))
     return addresses
 
 
@@ -96,34 +98,41 @@ def mpi(program, mpiexec):
         return by_mpi(mpiexec, program, ["--scenario", *map(str, arguments)], **variables)
 
     for victim in (0, 1):
-        expect(f"rank {victim} skips, the other is in a collective", *run("skip_alone", "--victim", victim), 77, ["skipped (gpu): for the test, on one rank only"])
-        expect(f"rank {victim} skips, the other meets", *run("skip_before", "--victim", victim), 77, ["skipped (gpu): for the test, before"])
+        expect(f"rank {victim} skips, the other is in a collective", *run("skip_alone", "--victim", victim), 77,
+               ["skipped (gpu): for the test, on one rank only"])
+        expect(f"rank {victim} skips, the other meets", *run("skip_before", "--victim", victim), 77,
+               ["skipped (gpu): for the test, before"])
     expect("rank 1 skips, the other computes", *run("skip_computing"), 77, ["skipped (gpu)"])
     expect("all skip", *run("skip_before", "--victim", -1), 77, ["skipped (gpu)"])
     expect("all skip at a barrier", *run("skip_alone", "--victim", -1), 77, ["skipped (gpu)"])
-    expect("a skip that is forbidden", *run("skip_alone", MANYRANKS_REQUIRE="nccl,gpu"), 1, ["MANYRANKS_REQUIRE forbids this skip (gpu)"])
+    expect("a skip that is forbidden", *run("skip_alone", MANYRANKS_REQUIRE="nccl,gpu"), 1,
+           ["MANYRANKS_REQUIRE forbids this skip (gpu)"])
     expect("an exception of no known type", *run("odd"), 70, ["no std::exception"])
     codes, text = run("no_pidfd")
     if "skipped (seccomp)" in text:
         print("       seccomp is not to be had here: not tried")
         return
-    expect("no pidfd_open", codes, text, 0, ["the death of rank 1 cannot be watched (pidfd_open: Function not implemented)"])
+    expect("no pidfd_open", codes, text, 0,
+           ["the death of rank 1 cannot be watched (pidfd_open: Function not implemented)"])
     expect("pidfd_open, no file left", *run("no_files"), 69, ["pidfd_open for rank", "ulimit -n"])
 
 
 def variables(program):
-    for victim in (0, 1):
-        run = lambda scenario: finish(start_by_variables(program, 2, ["--scenario", scenario, "--victim", str(victim)]))
-        expect(f"rank {victim} skips, the other is in a collective", *run("skip_alone"), 77, ["skipped (gpu)"])
-    expect("rank 1 skips, the other meets", *finish(start_by_variables(program, 2, ["--scenario", "skip_before", "--victim", "1"])), 77, ["skipped (gpu)"])
-    expect("all skip", *finish(start_by_variables(program, 2, ["--scenario", "skip_before", "--victim", "-1"])), 77, ["skipped (gpu)"])
+    def run(scenario, victim):
+        return finish(start_by_variables(program, 2, ["--scenario", scenario, "--victim", str(victim)]))
 
-    addresses, codes, text = listeners_of_root(program, 1, master=None)
-    expect("one rank without MASTER_ADDR", codes, text + f"listens at {addresses}", 0, ["listens at []"])
-    addresses, codes, text = listeners_of_root(program, 2)
-    expect("the store is on MASTER_ADDR only", codes, text + f"listens at {addresses}", 0, ["listens at ['127.0.0.1']"])
-    addresses, codes, text = listeners_of_root(program, 2, master="localhost")
-    expect("the store is on localhost only", codes, text + f"listens at {addresses}", 0, ["listens at ["], ["'0.0.0.0'", "'::'"])
+    for victim in (0, 1):
+        expect(f"rank {victim} skips, the other is in a collective", *run("skip_alone", victim), 77, ["skipped (gpu)"])
+    expect("rank 1 skips, the other meets", *run("skip_before", 1), 77, ["skipped (gpu)"])
+    expect("all skip", *run("skip_before", -1), 77, ["skipped (gpu)"])
+
+    def listens(name, ranks, master, word, absent=()):
+        addresses, codes, text = listeners_of_root(program, ranks, master=master)
+        expect(name, codes, text + f"listens at {addresses}", 0, [f"listens at [{word}"], absent)
+
+    listens("one rank without MASTER_ADDR", 1, None, "]")
+    listens("the store is on MASTER_ADDR only", 2, "127.0.0.1", "'127.0.0.1']")
+    listens("the store is on localhost only", 2, "localhost", "'", ["'0.0.0.0'", "'::'"])
 
 
 def main():

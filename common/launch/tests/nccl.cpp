@@ -1,5 +1,5 @@
-// An all-reduce over NCCL, one GPU for each rank. Where a node has fewer GPUs than ranks, or the build has no NCCL, it is skipped
-// (77), and fails where MANYRANKS_REQUIRE names nccl.
+// An all-reduce over NCCL, one GPU for each rank. Where a node has fewer GPUs than ranks, or the build has no NCCL, it
+// is skipped (77), and fails where MANYRANKS_REQUIRE names nccl.
 #include "launch/torch.hpp"
 
 #include "comm/communicator.hpp"  // Communicator
@@ -13,11 +13,14 @@ int main(int argc, char** argv) {
   return process.run([&] {
     const int gpus = static_cast<int>(torch::cuda::device_count());
     const int ranks = process.identity().local_world_size.value_or(process.world_size());
-    if (gpus < ranks) throw Skip("nccl", fmt::format("{} rank(s) on {} need as many GPUs, and {} can be used", ranks, process.host(), gpus));
+    if (gpus < ranks)
+      throw Skip("nccl",
+                 fmt::format("{} rank(s) on {} need as many GPUs, and {} can be used", ranks, process.host(), gpus));
     Options options("common/nccl", "Sums over NCCL against the sums that they must be.");
     process.start(options);
     Communicator& world = process.world();
-    if (world.backend() != "nccl") throw Skip("nccl", fmt::format("the backend is {}: {}", world.backend(), world.why()));
+    if (world.backend() != "nccl")
+      throw Skip("nccl", fmt::format("the backend is {}: {}", world.backend(), world.why()));
     const int64_t n = world.size();
     for (const int64_t count : {1, 1000, 1 << 20}) {
       // Small whole numbers: exact in float32, so that the order of the sum does not matter.

@@ -5,15 +5,30 @@
 #include <algorithm>
 #include <optional>
 
+#include "launch/errors.hpp"
+
 namespace manyranks {
 
-DistributedOptimizer::DistributedOptimizer(Communicator& world, FlatParameters& flat, std::unique_ptr<Optimizer> inner, FusionOptions options, Trace* trace)
-    : background_(world.split(0, world.rank())), flat_(flat), inner_(std::move(inner)), options_(options), trace_(trace), count_(flat.slots().size()),
-      ready_(count_), done_(count_) {
+DistributedOptimizer::DistributedOptimizer(Communicator& world, FlatParameters& flat, std::unique_ptr<Optimizer> inner,
+                                           FusionOptions options, Trace* trace)
+    : background_(world.split(0, world.rank())),
+      flat_(flat),
+      inner_(std::move(inner)),
+      options_(options),
+      trace_(trace),
+      count_(flat.slots().size()),
+      passes_(count_),
+      ready_(count_),
+      done_(count_) {
+  if (options.backward_passes_per_step < 1)
+    throw usage_error("backward_passes_per_step", fmt::format("{} is less than 1", options.backward_passes_per_step));
   world.broadcast(flat.parameters(), 0);
   const int64_t elements = std::clamp<int64_t>(options.fusion_bytes / 4, 1, flat.count());
   buffer_ = background_->allocate({elements}, options.fp16 ? torch::kHalf : torch::kFloat);
-  for (size_t i = 0; i < count_; ++i) hooks_.push_back(std::make_unique<GradientHook>(flat.slots()[i].parameter, [this, i] { announce(i); }));
+  for (size_t i = 0; i < count_;
+       ++i)  // a frozen parameter gets no gradient: it waits for step(), and its zeros are summed
+    if (flat.slots()[i].parameter.requires_grad())
+      hooks_.push_back(std::make_unique<GradientHook>(flat.slots()[i].parameter, [this, i] { announce(i); }));
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -34,6 +49,7 @@ void DistributedOptimizer::step(double learning_rate, double gradient_scale) {
     changed_.notify_all();
     changed_.wait(lock, [&] { return failure_ || std::find(done_.begin(), done_.end(), false) == done_.end(); });
     if (failure_) std::rethrow_exception(failure_);
+    passes_.assign(count_, 0);
     ready_.assign(count_, false);
     done_.assign(count_, false);
     waiting_ = false;
@@ -44,6 +60,14 @@ void DistributedOptimizer::step(double learning_rate, double gradient_scale) {
 
 void DistributedOptimizer::announce(size_t index) {
   const std::lock_guard lock(mutex_);
+  const int passes = options_.backward_passes_per_step;
+  if (++passes_[index] > passes)
+    throw usage_error(
+        "backward",
+        fmt::format("gradient {} of {} since the last step(), and the sum over all ranks was begun after {}",
+                    passes_[index], flat_.slots()[index].name, passes),
+        fmt::format("step() and zero_grad() after {} backward(); to accumulate, backward_passes_per_step", passes));
+  if (passes_[index] < passes) return;
   ready_[index] = true;
   changed_.notify_all();
 }

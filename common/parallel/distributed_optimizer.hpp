@@ -3,9 +3,13 @@
 //   DistributedOptimizer optimizer(world, flat, make_adam()(flat.parameters(), flat.gradients()), {});
 //   loss.backward();                  // hooks tell a background thread which gradients are ready
 //   optimizer.step(learning_rate);    // waits for the sums, then the wrapped optimiser's step
+//   flat.zero_grad();
 //
-// In each cycle the ranks agree which gradients are ready everywhere (the minimum of everybody's marks), and those go in one
-// all-reduce, through a fusion buffer. There are no buckets to be full: ranks may make gradients in different orders.
+// A backward() too many would add this rank's gradient to a sum over all ranks: it throws exit 64.
+//
+// In each cycle the ranks agree which gradients are ready everywhere (the minimum of everybody's marks), and those go
+// in one all-reduce, through a fusion buffer. There are no buckets to be full: ranks may make gradients in different
+// orders.
 #pragma once
 
 #include "launch/torch.hpp"
@@ -29,6 +33,7 @@ struct FusionOptions {
   double cycle_ms = 1;                 // how long gradients gather before the ranks meet; Horovod's default since 0.21
   int64_t fusion_bytes = 128 << 20;    // the largest all-reduce, as float32; likewise
   bool fp16 = false;                   // half the bytes, 11 bits of each gradient
+  int backward_passes_per_step = 1;  // gradients of that many backward() add up on each rank before they are exchanged
 };
 
 class DistributedOptimizer {
@@ -64,6 +69,7 @@ class DistributedOptimizer {
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::vector<int> passes_;  // gradients of each parameter since the last step
   std::vector<bool> ready_, done_;
   bool waiting_ = false, stop_ = false;
   std::exception_ptr failure_;

@@ -20,10 +20,11 @@ struct NamedParameter {
 // Those that want a gradient, in the order of registration, each tensor once (tied ones under their first name).
 std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module);
 
-// Throws exit 70 naming the first parameter that differs between two ranks in name, shape or type. Collective.
+// Throws exit 70 naming the first parameter (frozen ones too) or buffer that differs between two ranks in name, shape,
+// type, layout, or in whether it is frozen. Collective.
 void check_same_model(Communicator& world, const torch::nn::Module& module);
 
-// check_same_model(), then parameters and buffers of rank 0 for all. Collective.
+// check_same_model(), then all parameters, frozen ones too, and all buffers of rank 0 for all. Collective.
 void replicate(Communicator& world, torch::nn::Module& module);
 
 // Communicator::allocate(), zeroed, and counted under `tag` for as long as it lives. Collective.

@@ -66,7 +66,8 @@ class Flat : public OverRanks {
   }
   void step(double learning_rate, double gradient_scale) override {
     if (kind_ == "naive")
-      for (const auto& slot : flat_.slots()) world_.all_reduce(as_row(slot.parameter.grad()));
+      for (const auto& slot : flat_.slots())
+        if (slot.parameter.requires_grad()) world_.all_reduce(as_row(slot.parameter.grad()));
     if (kind_ == "bucketed") world_.all_reduce(flat_.gradients());
     optimizer_->step(learning_rate, gradient_scale);
     flat_.zero_grad();

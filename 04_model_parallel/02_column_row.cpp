@@ -6,19 +6,21 @@
 //                                                                        g: forward all-reduce, backward nothing
 // Run it      mpirun -np 2 build/04_model_parallel/02_column_row
 //             mpirun -np 4 build/04_model_parallel/02_column_row --width 768 --tokens 1024
-// You see     the column part with the dense bits, the block within 1e-10 of dense (fp64), and what it costs (--quick):
+// You see     whether the column part has the dense bits on this CPU, the block within 1e-10 of dense (fp64), and what it costs (--quick):
 //               quantity               predicted  measured   error
 //               all-reduces, forward           1         1  +0.00%
 //               all-reduces, backward          1         1  +0.00%
 //               bytes sent per step     36.0 KiB  36.0 KiB  +0.00%
 // Read next   ../common/parallel/tensor_parallel.cpp, where f and g become a family; then 03_transformer_block.cpp
-#include "workload.hpp"  // relative_difference, largest_over
+#include "workload.hpp"  // relative_difference, largest_over, for_exchange
+
+#include <cmath>
 
 #include "measure/comparison.hpp"  // Comparison
 #include "measure/provenance.hpp"  // write_row, fill
 #include "measure/table.hpp"       // format_seconds
 #include "measure/timer.hpp"       // time_steps
-#include "measure/verify.hpp"      // expect_equal_bits, expect_close
+#include "measure/verify.hpp"      // expect_close
 
 using namespace manyranks;
 using torch::Tensor;
@@ -83,6 +85,22 @@ Mlp cut(const Mlp& dense, Communicator& world) {
   return {own(dense.w1.narrow(0, begin, part)), own(dense.b1.narrow(0, begin, part)), own(dense.w2.narrow(1, begin, part)), own(dense.b2), &world};
 }
 
+// Float sums of `terms` products: each is within n u / (1 - n u) of the exact one, in units of the sum of absolute values, in whatever order
+// it was added (u = 2^-24). Two of them may differ by twice that; more is a fault, less is this CPU. TF32 on a GPU rounds inputs to 2^-11.
+void compare_sums(Process& process, const std::string& what, const Tensor& part, const Tensor& dense, int64_t terms, const Tensor& absolute_sum) {
+  const double nu = static_cast<double>(terms) * std::ldexp(1.0, part.is_cuda() && at::globalContext().allowTF32CuBLAS() ? -11 : -24);
+  const auto difference = (part.to(torch::kDouble) - dense.to(torch::kDouble)).abs(), bound = absolute_sum * (2 * nu / (1 - nu));
+  const double share = largest_over(process.world(), (difference / bound).max().item<double>());
+  const double largest = largest_over(process.world(), difference.max().item<double>());
+  auto other = for_exchange(process.world(), (difference != 0).sum().to(torch::kLong).reshape({1}));
+  process.world().all_reduce(other);
+  const int64_t differ = other.item<int64_t>(), all = dense.numel() * process.world_size();
+  if (!(share <= 1)) throw verify_error("column-parallel " + what, fmt::format("differs from dense by {:.1e}, {:.1f} times what rounding explains", largest, share));
+  if (process.is_root() && differ == 0) fmt::print("  column-parallel {}: on this CPU the bits agree with dense, all {}\n", what, all);
+  if (process.is_root() && differ > 0)
+    fmt::print("  column-parallel {}: on this CPU the bits differ in {} of {}, by {:.1e} at most: {:.2f} of the bound\n", what, differ, all, largest, share);
+}
+
 void step(const Mlp& mlp, const Tensor& x, const Tensor& target) {
   (mlp.forward(x) - target).square().mean().backward();
   torch::NoGradGuard no_grad;
@@ -106,21 +124,24 @@ int main(int argc, char** argv) {
     Communicator& world = process.world();
     if (options.quick) width = 48, tokens = 96;
     if (4 * width % world.size()) throw usage_error("--width", fmt::format("{} hidden units cannot be shared by {} ranks", 4 * width, world.size()), fmt::format("--width {}", width / world.size() * world.size() + world.size()));
-    const int64_t part = 4 * width / world.size(), steps = options.steps_or(20, 20);
+    const int64_t part = 4 * width / world.size(), steps = std::min<int64_t>(20, options.steps_or(20, 20));  // verified
     const auto fp32 = torch::TensorOptions(process.device()).dtype(torch::kFloat), fp64 = fp32.dtype(torch::kDouble);
     const auto sample = [&](uint64_t key, torch::TensorOptions where) { return torch::randn({tokens, width}, at::make_generator<at::CPUGeneratorImpl>(options.seed * 1000 + key)).to(where); };
 
-    // 2. Verify the column-parallel layer by itself: a column of a product does not know its neighbours, so the bits are dense ones.
+    // 2. Verify the column-parallel layer by itself. A column of a product does not know its neighbours: exactly computed, it is the
+    //    dense one. In floats the math library picks a kernel, and so the order of each sum, by shape and CPU: the bits may differ.
     {
       const Mlp dense = make_dense(width, options.seed, fp32), mine = cut(dense, world);
       const auto x = sample(1, fp32), gradient = torch::randn({tokens, 4 * width}, at::make_generator<at::CPUGeneratorImpl>(2)).to(fp32);
+      const auto here = [&](const Tensor& whole, int64_t dimension) { return whole.detach().narrow(dimension, world.rank() * part, part); };
       const auto y = torch::linear(x, dense.w1, dense.b1), y_part = torch::linear(x, mine.w1, mine.b1);
       y.backward(gradient);
-      y_part.backward(gradient.narrow(1, world.rank() * part, part).contiguous());
-      expect_equal_bits("column-parallel output", y_part.detach(), y.detach().narrow(1, world.rank() * part, part));
-      expect_equal_bits("column-parallel weight gradient", mine.w1.grad(), dense.w1.grad().narrow(0, world.rank() * part, part));
+      y_part.backward(here(gradient, 1).contiguous());
+      const auto absolute = [](const Tensor& t) { return t.detach().abs().to(torch::kDouble); };
+      const auto ax = absolute(x), ag = absolute(here(gradient, 1));
+      compare_sums(process, "output", y_part.detach(), here(y, 1), width + 1, torch::linear(ax, absolute(mine.w1), absolute(mine.b1)));
+      compare_sums(process, "weight gradient", mine.w1.grad(), here(dense.w1.grad(), 0), tokens, ag.t().mm(ax));
     }
-    if (process.is_root()) fmt::print("  column-parallel output and weight gradient equal dense, bit by bit, on {} rank(s)\n", world.size());
 
     // 3. Verify the block in fp64, over training steps: sums in another order, so nearly.
     const Mlp dense = make_dense(width, options.seed, fp64), mine = cut(dense, world);

@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
     // 4. Verify: the first steps of the run against the dense model; with a cap, which the dense one may not fit under, a small one.
     const ModelShape asked = workload.shape;
     if (options.memory_cap) workload.use_small_shape();
-    const int64_t verified = std::min<int64_t>(20, workload.steps());
+    const int64_t verified = workload.steps();
     const std::vector<double> dense = train_dense(workload, world, verified, dp).losses;
     const double difference = expect_same_losses(train(verified, false).first, dense, amp.on() ? half_tolerance : 1e-4);
     if (process.is_root()) fmt::print("  {}{}, {}{}: losses differ from dense by {:.1e} at most in {} steps\n", mesh.text(), regather ? " with regather" : sp ? " with sp" : "", kind, amp.on() ? ", " + amp.dtype_name() : "", difference, verified);

@@ -1,4 +1,4 @@
-// Training with our loss scaler, for scaler_python.py to follow step by step: prints scale, skip and parameters as bits. No LibTorch.
+// Training with our loss scaler, for scaler_python.py to follow step by step: prints scale, skip, parameters and velocities as bits. No LibTorch.
 //   scaler_peer STEPS INITIAL GROWTH BACKOFF INTERVAL [STEP:ELEMENT:VALUE ...]     VALUE: the gradient that is injected there, "inf" or "nan"
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
     kernels::cpu::guarded_sgd({sgd, {.inverse_scale = scaler.inverse()}}, &norm, parameter.data(), gradient.data(), velocity.data(), count);
     scaler.update(!kernels::Guard::accepts(norm));
     std::printf("%ld %08x %d", step, std::bit_cast<uint32_t>(scale), kernels::Guard::accepts(norm) ? 0 : 1);
-    for (const float value : parameter) std::printf(" %08x", std::bit_cast<uint32_t>(value));
+    for (const auto* values : {&parameter, &velocity})
+      for (const float value : *values) std::printf(" %08x", std::bit_cast<uint32_t>(value));
     std::printf("\n");
   }
 }

@@ -7,7 +7,7 @@
 namespace manyranks {
 namespace {
 
-constexpr size_t piece = size_t{256} << 20;  // MPI counts in int
+constexpr size_t piece = size_t{256} << 20;  // the time limit is for each of them, not for a message of many gigabytes
 
 }  // namespace
 

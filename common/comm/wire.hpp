@@ -25,11 +25,12 @@ class Wire {
   };
   virtual ~Wire() = default;
   virtual std::string name() const = 0;
-  // Ranks are world ranks. The memory must live until the request is done.
+  // Ranks are world ranks. The memory must live until the request is done. Any number of bytes, also more than a library takes at once.
   virtual std::unique_ptr<Request> send(int to, int channel, const void* data, size_t bytes) = 0;
   virtual std::unique_ptr<Request> recv(int from, int channel, void* data, size_t bytes) = 0;
 
   int next_channel = 0;  // the first that no communicator of this process uses
+  size_t largest_piece = size_t{1} << 30;  // that the library is given at once: MPI counts in int. Tests make it smaller
 };
 
 // Polls with back-off: at once while it may come at once, then more and more rarely, so that waiting leaves the core to others.

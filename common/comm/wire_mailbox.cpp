@@ -9,6 +9,7 @@ WireMailbox::WireMailbox(std::shared_ptr<Wire> wire, int channel, std::vector<in
       local_(std::move(local)), flights_(world_ranks_.size()) {}
 
 std::shared_ptr<Message> WireMailbox::send(int to, int tag, const void* data, size_t count, Dtype dtype, std::shared_ptr<void> keep_alive) {
+  if (local_[to] >= 0 && to != rank_) bytes_sent_.fetch_add(static_cast<int64_t>(count * size_of(dtype)), std::memory_order_relaxed);
   if (local_[to] >= 0) return host_.send(local_[to], tag, data, count, dtype, std::move(keep_alive));
   return MatchingMailbox::send(to, tag, data, count, dtype, std::move(keep_alive));
 }

@@ -20,8 +20,12 @@ HostGroup::Bytes HostGroup::small_slot(int rank) const {
   return reinterpret_cast<Bytes>(&control(rank)) + round_up(sizeof(Control), page) + (sequence_ % 2) * small_bytes;
 }
 HostGroup::Bytes HostGroup::slot(int rank, uint64_t chunk) const {
-  const size_t controls = size() * (round_up(sizeof(Control), page) + 2 * small_bytes);
-  return segment_->data() + controls + (rank * 2 + chunk % 2) * slot_bytes_;
+  return segment_->data() + slots_ + (rank * 2 + chunk % 2) * slot_bytes_;
+}
+void HostGroup::commit_slots() {
+  if (slots_committed_) return;
+  segment_->commit(slots_ + rank_ * 2 * slot_bytes_, 2 * slot_bytes_);
+  slots_committed_ = true;
 }
 
 HostGroup::HostGroup(std::shared_ptr<HostPeers> peers, std::vector<int> members, int rank, std::string name, double timeout_s,
@@ -29,9 +33,11 @@ HostGroup::HostGroup(std::shared_ptr<HostPeers> peers, std::vector<int> members,
     : peers_(std::move(peers)), members_(std::move(members)), rank_(rank), name_(std::move(name)), timeout_s_(timeout_s),
       patience_(Patience::for_ranks(peers_->size())), slot_bytes_(slot_bytes_for(size())) {
   const size_t controls = size() * (round_up(sizeof(Control), page) + 2 * small_bytes);
-  const size_t slots = 2 * slot_bytes_ * size();
-  segment_ = share_segment(controls + slots + RingMailbox::bytes_needed(size()), "communicator '" + name_ + "'", rank_ == 0, creator, all_gather);
-  mailbox_ = std::make_unique<RingMailbox>(segment_->data() + controls + slots, rank_, size(), timeout_s_, patience_, [this](int peer) { return peers_->doing(members_[peer]); });
+  // What every communicator uses comes first and is there at once (48 KiB for 2 ranks); slots and rings cost nothing until they are used.
+  slots_ = controls + round_up(RingMailbox::head_bytes(size()), page);
+  const size_t rings = slots_ + 2 * slot_bytes_ * size();
+  segment_ = share_segment(rings + RingMailbox::ring_bytes(size()), slots_, "communicator '" + name_ + "'", rank_ == 0, creator, all_gather);
+  mailbox_ = std::make_unique<RingMailbox>(segment_, controls, rings, rank_, size(), timeout_s_, patience_, [this](int peer) { return peers_->doing(members_[peer]); });
 }
 
 void HostGroup::begin(const Call& call, uint64_t in_place, uint64_t out_place) {
@@ -148,6 +154,7 @@ void HostGroup::exchange_direct(const ExchangeShape& shape, Bytes out, size_t by
 void HostGroup::exchange_staged(const ExchangeShape& shape, Bytes out, const std::byte* in, size_t bytes) {
   const int parts = shape.own_part_per_taker() ? size() : 1;
   const size_t per_chunk = slot_bytes_ / parts / 64 * 64;
+  if (shape.gives(rank_)) commit_slots();
   for (size_t at = 0; at < bytes; at += per_chunk, ++chunk_) {
     const size_t n = std::min(per_chunk, bytes - at);
     for (int part = 0; shape.gives(rank_) && part < parts; ++part)

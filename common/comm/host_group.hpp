@@ -39,6 +39,7 @@ class HostGroup : public Group {
 
   const std::vector<int>& members() const { return members_; }
   static constexpr size_t small_bytes = 8192;
+  size_t shared_bytes() const { return segment_->bytes_in_use(); }  // of the host's memory, for all its ranks together
 
  private:
   struct Control;
@@ -47,6 +48,7 @@ class HostGroup : public Group {
   Control& control(int rank) const;
   Bytes small_slot(int rank) const;             // of the current call
   Bytes slot(int rank, uint64_t chunk) const;   // of that chunk
+  void commit_slots();                          // mine, before I first write to them
 
   void begin(const Call& call, uint64_t in_place, uint64_t out_place);  // writes what I call
   void step();                                  // I have reached the next step
@@ -71,6 +73,8 @@ class HostGroup : public Group {
   double timeout_s_;
   Patience patience_;
   size_t slot_bytes_;
+  size_t slots_ = 0;  // where they begin in the segment
+  bool slots_committed_ = false;
   std::shared_ptr<Segment> segment_;
   uint64_t sequence_ = 0;  // calls
   uint64_t step_ = 0;      // what my counter says

@@ -45,6 +45,7 @@ void HostGroup::reduce_staged(void* out_, const void* in_, size_t count, Dtype d
   const Slices cuts(per_chunk, size(), element);
   const auto slices_of = [&](uint64_t c) { return cuts.first(std::min(per_chunk, count - std::min(count, c * per_chunk))); };
   const auto stage = [&](uint64_t c) {
+    commit_slots();
     const Slices slices = slices_of(c);
     const auto* from = in + c * per_chunk * element;
     Bytes to = slot(rank_, first + c);
@@ -142,6 +143,7 @@ void HostGroup::reduce_scatter(void* out, const void* in_, size_t count, Dtype d
   const bool registered = in_place(rank_) != 0;
   const size_t per_chunk = slot_bytes_ / size() / 64 * 64 / element;
   const auto stage = [&](size_t at) {
+    commit_slots();
     const size_t n = std::min(per_chunk, count - at);
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank_) copy_bytes(slot(rank_, chunk_) + peer * per_chunk * element, in + peer * bytes + at * element, n * element);

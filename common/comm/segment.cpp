@@ -71,17 +71,17 @@ std::string host_identity() {
   return fmt::format("{} {} {}", name, file_text("/proc/sys/kernel/random/boot_id"), std::string(space, length > 0 ? length : 0));
 }
 
-std::shared_ptr<Segment> Segment::create(size_t bytes, const std::string& purpose) {
-  const size_t total = bytes + header;
+std::shared_ptr<Segment> Segment::create(size_t bytes, const std::string& purpose, size_t at_once) {
+  const size_t total = bytes + header, now = at_once + header;
   const auto fail = [&](const std::string& cause) -> Error {
     return unavailable_error("shared memory for " + purpose, cause, "fewer ranks, smaller tensors, or a larger memory limit");
   };
-  if (const size_t free = available_memory(); total > free)
-    throw fail(fmt::format("{} bytes are needed, {} are available on this host", total, free));
+  if (const size_t free = available_memory(); now > free)
+    throw fail(fmt::format("{} bytes are needed, {} are available on this host", now, free));
   const int file = memfd_create("manyranks", MFD_CLOEXEC);
   if (file < 0) throw fail(fmt::format("memfd_create: {}", std::strerror(errno)));
-  if (ftruncate(file, static_cast<off_t>(total)) != 0 || fallocate(file, 0, 0, static_cast<off_t>(total)) != 0) {
-    const std::string cause = fmt::format("{} bytes: {}", total, std::strerror(errno));
+  if (ftruncate(file, static_cast<off_t>(total)) != 0 || fallocate(file, 0, 0, static_cast<off_t>(now)) != 0) {
+    const std::string cause = fmt::format("{} bytes: {}", now, std::strerror(errno));
     close(file);
     throw fail(cause);
   }
@@ -94,7 +94,7 @@ std::shared_ptr<Segment> Segment::create(size_t bytes, const std::string& purpos
   return segment;
 }
 
-std::shared_ptr<Segment> Segment::open(const std::string& ticket) {
+std::shared_ptr<Segment> Segment::open(const std::string& ticket, bool keep_file) {
   std::istringstream words(ticket);
   int process = 0, file_number = 0;
   size_t bytes = 0;
@@ -115,7 +115,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& ticket) {
     throw unavailable_error("shared memory", path + " is not the segment that a peer meant", hint);
   }
   std::shared_ptr<Segment> segment(new Segment(file, bytes, nonce));
-  segment->close_file();
+  if (!keep_file) segment->close_file();
   uint64_t found = 0;
   std::memcpy(&found, segment->data_ - header, sizeof found);
   if (found != nonce) throw unavailable_error("shared memory", path + " is not the segment that a peer meant", hint);
@@ -143,12 +143,26 @@ Segment::~Segment() {
 
 std::string Segment::ticket() const { return fmt::format("{} {} {} {}", getpid(), file_, bytes_, nonce_); }
 
+void Segment::commit(size_t offset, size_t bytes) {
+  const auto fail = [&](const std::string& cause) -> Error {
+    return unavailable_error("shared memory that a communicator needs from its first use", cause, "fewer ranks, smaller tensors, or a larger memory limit");
+  };
+  if (const size_t free = available_memory(); bytes > free) throw fail(fmt::format("{} bytes are needed, {} are available on this host", bytes, free));
+  if (fallocate(file_, 0, static_cast<off_t>(header + offset), static_cast<off_t>(bytes)) != 0) throw fail(fmt::format("{} bytes: {}", bytes, std::strerror(errno)));
+}
+
+size_t Segment::bytes_in_use() const {
+  struct stat status {};
+  if (file_ < 0 || fstat(file_, &status) != 0) return bytes_ + header;
+  return static_cast<size_t>(status.st_blocks) * 512;
+}
+
 void Segment::close_file() {
   if (file_ >= 0) close(file_);
   file_ = -1;
 }
 
-std::shared_ptr<Segment> share_segment(size_t bytes, const std::string& purpose, bool creator, int creator_index, const AllGather& all_gather) {
+std::shared_ptr<Segment> share_segment(size_t bytes, size_t at_once, const std::string& purpose, bool creator, int creator_index, const AllGather& all_gather) {
   std::shared_ptr<Segment> segment;
   std::string trouble;
   const auto attempt = [&](auto&& step) {
@@ -158,15 +172,15 @@ std::shared_ptr<Segment> share_segment(size_t bytes, const std::string& purpose,
       trouble = "!" + error.cause;
     }
   };
-  if (creator) attempt([&] { segment = Segment::create(bytes, purpose); });
+  if (creator) attempt([&] { segment = Segment::create(bytes, purpose, at_once); });
   const auto tickets = all_gather(creator && segment ? segment->ticket() : trouble);
   const std::string& ticket = tickets.at(creator_index);
   if (ticket.rfind('!', 0) == 0) trouble = ticket;
-  if (!creator && trouble.empty()) attempt([&] { segment = Segment::open(ticket); });
+  if (!creator && trouble.empty()) attempt([&] { segment = Segment::open(ticket, at_once < bytes); });
   for (const auto& said : all_gather(trouble))
     if (!said.empty() && trouble.empty()) trouble = said;
   if (!trouble.empty()) throw unavailable_error("shared memory for " + purpose, trouble.substr(1), "fewer ranks, smaller tensors, or a larger memory limit");
-  if (creator) segment->close_file();
+  if (creator && at_once == bytes) segment->close_file();
   return segment;
 }
 

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -120,6 +122,53 @@ std::string address_towards(const std::string& target) {
   return text;
 }
 
+std::string address_of_interface(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) throw unavailable_error("MANYRANKS_INTERFACE", "getifaddrs failed");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  std::string names, found;
+  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+    const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if ((" " + names + " ").find(fmt::format(" {} ", entry->ifa_name)) == std::string::npos) names += (names.empty() ? "" : " ") + std::string(entry->ifa_name);
+    char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1] = "";
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (name != entry->ifa_name || (!found.empty() && family != AF_INET)) continue;  // IPv4 if there is one
+    if (getnameinfo(entry->ifa_addr, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) found = text;
+    if (family == AF_INET) break;
+  }
+  if (found.empty()) throw usage_error("MANYRANKS_INTERFACE", fmt::format("there is no interface '{}' with an address here, only: {}", name, names));
+  return found;
+}
+
+std::string reachable_address(const std::string& mine, const std::vector<std::string>& all, const std::function<std::string(const std::string&)>& towards) {
+  const auto loopback = [](const std::string& address) { return address.rfind("127.", 0) == 0 || address == "::1"; };
+  if (loopback(mine))
+    for (const auto& other : all)
+      if (!loopback(other)) return towards(other);
+  return mine;
+}
+
+namespace {
+
+// Everybody looks before anybody leaves: a wrong name on one host is an error on all.
+std::string published_address(const std::string& master, const AllGather& all_gather) {
+  const char* interface = std::getenv("MANYRANKS_INTERFACE");
+  const bool given = interface && *interface;
+  std::string mine;
+  try {
+    mine = given ? address_of_interface(interface) : address_towards(master);
+  } catch (const Error& error) {
+    mine = "!" + error.cause;
+  }
+  const auto all = all_gather(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].rfind('!', 0) == 0) throw usage_error("MANYRANKS_INTERFACE", fmt::format("on rank {} {}", rank, all[rank].substr(1)), "ip -brief address");
+  return given ? mine : reachable_address(mine, all, address_towards);
+}
+
+}  // namespace
+
 void gloo_all_reduce(Wire& wire, float* data, size_t count) { dynamic_cast<GlooWire&>(wire).all_reduce(data, count); }
 
 std::string gloo_missing() {
@@ -132,8 +181,9 @@ std::shared_ptr<Wire> make_gloo_wire(int rank, int size, const std::string& mast
   std::string trouble;
   const GlooInterface* gloo = open_module(trouble);
   if (!gloo) throw unavailable_error("--backend gloo", trouble, "install libgloo-dev and build again, or --backend mpi");
+  const std::string address = published_address(master, all_gather);
   char error[512] = "";
-  GlooLink* link = gloo->connect(rank, size, address_towards(master).c_str(), static_cast<int64_t>(timeout_s * 1000), gather_for_gloo,
+  GlooLink* link = gloo->connect(rank, size, address.c_str(), static_cast<int64_t>(timeout_s * 1000), gather_for_gloo,
                                  const_cast<AllGather*>(&all_gather), error, sizeof error);
   if (!link) throw lost_peer_error("connecting by gloo", error, "check that ranks can reach each other by TCP");
   return std::make_shared<GlooWire>(*gloo, link);

@@ -141,6 +141,7 @@ def rendezvous(program, usual_s):
             check("unreachable master", 75, ["cannot reach rank 0"], 1, world_size=2, rank_of=[1]),
             check("two ranks with one number", 64, ["already is rank 1"], 3, ["--scenario", "linger"], among=True, world_size=2, rank_of=[0, 1, 1]),
             check("a rank that never comes", 75, ["rank 2 did not come"], 2, world_size=3),
+            check("no such interface", 64, ["MANYRANKS_INTERFACE", "no interface 'nosuch0'"], 2, MANYRANKS_INTERFACE="nosuch0", MANYRANKS_FORCE_WIRE=1),
             check("mpi without mpirun", 69, ["not started by an MPI launcher"], 1, ["--backend", "mpi"]),
         ])
 

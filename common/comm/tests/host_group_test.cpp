@@ -10,16 +10,20 @@ namespace manyranks {
 namespace {
 
 // One HostGroup per thread over one segment.
-void run_group(int ranks, double timeout_s, const std::function<void(HostGroup&)>& body) {
+void run_group(int ranks, double timeout_s, const std::function<void(HostGroup&, HostPeers&, const AllGather&)>& body) {
   test::Table table(ranks);
   test::run_ranks(ranks, [&](int rank) {
     std::vector<int> everybody(ranks);
     for (int r = 0; r < ranks; ++r) everybody[r] = r;
     auto peers = std::make_shared<HostPeers>(rank, everybody, table.of(rank));
     HostGroup group(peers, everybody, rank, "world", timeout_s, table.of(rank));
-    body(group);
+    body(group, *peers, table.of(rank));
     table.all_gather(rank, "");  // the segment lives until all are done
   });
+}
+
+void run_group(int ranks, double timeout_s, const std::function<void(HostGroup&)>& body) {
+  run_group(ranks, timeout_s, [&](HostGroup& group, HostPeers&, const AllGather&) { body(group); });
 }
 
 class Threads : public testing::TestWithParam<int> {};
@@ -65,18 +69,100 @@ TEST_P(Threads, MessagesOfAllSizesBothWays) {
   run_group(GetParam(), 60, [](HostGroup& group) {
     const int p = group.size(), me = group.rank();
     Mailbox& mail = group.mailbox();
-    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300'000}}) {
-      std::vector<std::vector<int32_t>> in(p, std::vector<int32_t>(count, me)), out(p, std::vector<int32_t>(count));
+    // The last is larger than the ring of a pair, which has 4 MiB at 2 ranks.
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300'000}, size_t{1'200'000}}) {
+      const auto value = [](int from, int to, int tag, size_t i) { return static_cast<int32_t>(i * 13 + from * 1'000'003 + to * 10'007 + tag); };
+      using Letters = std::vector<std::vector<int32_t>>;
+      Letters in[3], out[3];
+      for (const int tag : {1, 2}) {
+        in[tag] = out[tag] = Letters(p, std::vector<int32_t>(count));
+        for (int peer = 0; peer < p; ++peer)
+          for (size_t i = 0; i < count; ++i) in[tag][peer][i] = value(me, peer, tag, i);
+      }
       std::vector<std::shared_ptr<Message>> messages;
       for (int peer = 0; peer < p; ++peer) {
-        messages.push_back(mail.send(peer, 2, in[peer].data(), count, Dtype::int32));
-        messages.push_back(mail.send(peer, 1, in[peer].data(), count, Dtype::int32));
+        messages.push_back(mail.send(peer, 2, in[2][peer].data(), count, Dtype::int32));
+        messages.push_back(mail.send(peer, 1, in[1][peer].data(), count, Dtype::int32));
       }
       for (int peer = 0; peer < p; ++peer)
-        for (const int tag : {1, 2}) messages.push_back(mail.recv(peer, tag, out[peer].data(), count, Dtype::int32));
+        for (const int tag : {1, 2}) messages.push_back(mail.recv(peer, tag, out[tag][peer].data(), count, Dtype::int32));
       for (auto& message : messages) mail.wait(*message);
-      for (int peer = 0; count && peer < p; ++peer) ASSERT_EQ(out[peer].back(), peer);
+      for (const int tag : {1, 2})
+        for (int peer = 0; peer < p; ++peer)
+          for (size_t i = 0; i < count; ++i) ASSERT_EQ(out[tag][peer][i], value(peer, me, tag, i)) << "element " << i << " of " << count << " from " << peer;
     }
+  });
+}
+
+// Memory that peers read and write themselves. That no slot was used shows that nothing was staged.
+TEST_P(Threads, ZeroCopy) {
+  run_group(GetParam(), 60, [](HostGroup& group, HostPeers& peers, const AllGather& all_gather) {
+    const int p = group.size(), me = group.rank();
+    const size_t share = 5000, count = share * p, bytes = 2 * count * sizeof(int32_t);
+    const auto segment = share_segment(bytes * p, "a test", me == 0, 0, all_gather);
+    const auto id = static_cast<uint32_t>(std::stoul(all_gather(me == 0 ? std::to_string(peers.next_allocation_id()) : "")[0]));
+    const auto allocation = peers.add_allocation(segment, bytes, group.members(), id);
+    auto* in = reinterpret_cast<int32_t*>(allocation->parts[me]);
+    int32_t* out = in + count;
+    for (int round = 0; round < 5; ++round) {
+      const auto value = [&](int rank, size_t i) { return static_cast<int32_t>(i * 7 + rank * 100'003 + round); };
+      const auto sum = [&](size_t i) {
+        int32_t total = 0;
+        for (int r = 0; r < p; ++r) total += value(r, i);
+        return total;
+      };
+      const auto fill = [&] {
+        group.meet(Call{Operation::barrier});
+        for (size_t i = 0; i < count; ++i) in[i] = value(me, i), out[i] = -1;
+      };
+      fill();
+      group.all_reduce(out, in, count, Dtype::int32, ReduceOp::sum);
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(out[i], sum(i));
+      group.all_reduce(in, in, count, Dtype::int32, ReduceOp::sum);
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(in[i], sum(i));
+      fill();
+      group.reduce_scatter(out, in, share, Dtype::int32, ReduceOp::sum);
+      for (size_t i = 0; i < share; ++i) ASSERT_EQ(out[i], sum(me * share + i));
+      group.exchange(Operation::all_to_all, out, in, share, Dtype::int32, 0);
+      for (int r = 0; r < p; ++r)
+        for (size_t i = 0; i < share; ++i) ASSERT_EQ(out[r * share + i], value(r, me * share + i));
+      group.exchange(Operation::all_gather, out, in, share, Dtype::int32, 0);
+      for (int r = 0; r < p; ++r)
+        for (size_t i = 0; i < share; ++i) ASSERT_EQ(out[r * share + i], value(r, i));
+      group.exchange(Operation::broadcast, in, in, count, Dtype::int32, p - 1);
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(in[i], value(p - 1, i));
+    }
+    group.meet(Call{Operation::barrier});
+    EXPECT_LT(group.shared_bytes(), size_t{64 << 10} * p);
+    group.meet(Call{Operation::barrier});
+  });
+}
+
+// A pipeline on a mesh has six communicators and more, most of which never send a message.
+TEST(HostGroup, TakesMemoryAsItIsUsed) {
+  run_group(2, 60, [](HostGroup& group) {
+    const auto used = [&] {
+      group.meet(Call{Operation::barrier});
+      const size_t bytes = group.shared_bytes();
+      group.meet(Call{Operation::barrier});
+      return bytes;
+    };
+    std::vector<float> data(1'200'000, 1.0f), more(data.size());
+    group.all_reduce(data.data(), data.data(), HostGroup::small_bytes / sizeof(float), Dtype::float32, ReduceOp::sum);
+    const size_t at_first = used();
+    EXPECT_LE(at_first, 48 << 10);
+    const int other = 1 - group.rank();
+    const auto swap = [&](size_t count) {
+      const auto sent = group.mailbox().send(other, 0, data.data(), count, Dtype::float32), received = group.mailbox().recv(other, 0, more.data(), count, Dtype::float32);
+      group.mailbox().wait(*sent);
+      group.mailbox().wait(*received);
+    };
+    swap(100);
+    EXPECT_EQ(used(), at_first + 2 * (64 << 10)) << "64 KiB of each ring that is used";
+    swap(data.size());
+    EXPECT_EQ(used(), at_first + 2 * (4 << 20)) << "4.8 MB take all of it";
+    group.all_reduce(data.data(), data.data(), data.size(), Dtype::float32, ReduceOp::sum);
+    EXPECT_EQ(used(), at_first + 2 * (4 << 20) + 4 * (512 << 10)) << "two slots of each rank";
   });
 }
 

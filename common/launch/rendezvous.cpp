@@ -133,7 +133,15 @@ class ByStore : public Rendezvous {
                         "give each process its own RANK, or another MASTER_PORT if a job is still running");
   }
 
-  ~ByStore() override { leave(2.0); }
+  ~ByStore() override {
+    // The store lives in rank 0: it must be the last to leave, or a peer's last request fails.
+    try {
+      store_->add(prefix_ + "left", 1);
+      wait_as_root(2.0, [&] { return store_->add(prefix_ + "left", 0) >= size_; });
+    } catch (const std::exception&) {
+      // The store is gone because rank 0 is: nothing is left to tell anybody.
+    }
+  }
 
   std::vector<std::string> all_gather(const std::string& mine) override {
     const std::string round = prefix_ + "round" + std::to_string(round_++) + "/";
@@ -154,13 +162,17 @@ class ByStore : public Rendezvous {
     return all;
   }
 
+  // Only set(), which waits for no answer: rank 0 may be stopped, and then must still be ended by whoever noticed.
   void end_job(int code) noexcept override {
     try {
       store_->set(prefix_ + "ended", bytes(std::to_string(code)));
+      store_->set(prefix_ + "gone/" + std::to_string(rank_), bytes("1"));
+      std::vector<std::string> gone;
+      for (int r = 0; r < size_; ++r) gone.push_back(prefix_ + "gone/" + std::to_string(r));
+      wait_as_root(1.0, [&] { return store_->check(gone); });  // who asks the store meanwhile learns the exit code
     } catch (const std::exception&) {
       // No store, nobody to tell; the peers' own timeouts end them.
     }
-    leave(1.0);  // who asks the store meanwhile learns the exit code
   }
 
   int ended_by_peer() noexcept override {
@@ -189,17 +201,11 @@ class ByStore : public Rendezvous {
     }
   }
 
-  // The store lives in rank 0: it must be the last to leave, or a peer's last request fails.
-  void leave(double limit_s) noexcept {
-    try {
-      store_->add(prefix_ + "left", 1);
-      const auto start = Clock::now();
-      while (rank_ == 0 && store_->add(prefix_ + "left", 0) < size_ &&
-             std::chrono::duration<double>(Clock::now() - start).count() < limit_s)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    } catch (const std::exception&) {
-      // The store is gone because rank 0 is: nothing is left to tell anybody.
-    }
+  template <class Done>
+  void wait_as_root(double limit_s, Done done) {
+    const auto start = Clock::now();
+    while (rank_ == 0 && !done() && std::chrono::duration<double>(Clock::now() - start).count() < limit_s)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
   bool store_lives() {

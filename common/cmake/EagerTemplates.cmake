@@ -7,7 +7,7 @@
 set(MANYRANKS_EAGER_TEMPLATES_PROVEN 12.2)   # GCC major.minor; setup.sh reads this line
 set(eager_templates_default OFF)
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" gcc_version "${CMAKE_CXX_COMPILER_VERSION}")
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND gcc_version IN_LIST MANYRANKS_EAGER_TEMPLATES_PROVEN)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND gcc_version IN_LIST MANYRANKS_EAGER_TEMPLATES_PROVEN AND NOT CMAKE_CROSSCOMPILING)
   set(eager_templates_default ON)
 endif()
 option(MANYRANKS_EAGER_TEMPLATES "Instantiate LibTorch's templates once, in the precompiled header" ${eager_templates_default})

@@ -11,7 +11,9 @@
 
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 
 #include "comm/gloo_module.h"
 #include "launch/errors.hpp"
@@ -126,18 +128,21 @@ std::string address_of_interface(const std::string& name) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) throw unavailable_error("MANYRANKS_INTERFACE", "getifaddrs failed");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-  std::string names, found;
+  std::set<std::string> names;
+  std::string found;
   for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
     const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
     if (family != AF_INET && family != AF_INET6) continue;
-    if ((" " + names + " ").find(fmt::format(" {} ", entry->ifa_name)) == std::string::npos) names += (names.empty() ? "" : " ") + std::string(entry->ifa_name);
+    names.insert(entry->ifa_name);
     char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1] = "";
     const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     if (name != entry->ifa_name || (!found.empty() && family != AF_INET)) continue;  // IPv4 if there is one
     if (getnameinfo(entry->ifa_addr, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) found = text;
     if (family == AF_INET) break;
   }
-  if (found.empty()) throw usage_error("MANYRANKS_INTERFACE", fmt::format("there is no interface '{}' with an address here, only: {}", name, names));
+  if (found.empty())
+    throw usage_error("MANYRANKS_INTERFACE", fmt::format("there is no interface '{}' with an address here, only: {}",
+                                                         name, fmt::join(names, " ")));
   return found;
 }
 

@@ -84,8 +84,8 @@ def imitate(name, threads, arguments):
     with open("/proc/cpuinfo") as file:
         flags = set(next((line.split(":", 1)[1] for line in file if line.startswith("flags")), "").split())
     if platform.machine() not in ("x86_64", "AMD64") or not needs <= flags:
-        print(f"skipped (need: {name}): this CPU has no {', '.join(sorted(needs - flags))}")
-        return 77
+        print(f"skipped (isa): this CPU cannot imitate {name}: it has no {', '.join(sorted(needs - flags)) or 'x86 instructions'}")
+        return 1 if "isa" in os.environ.get("MANYRANKS_REQUIRE", "").split(",") else 77
     variables = dict(zip(VARIABLES, (aten, mkl, onednn)), OMP_NUM_THREADS=str(threads))
     if arguments.probe:
         says_aten, says_onednn, says_mkl, product = in_force(arguments.probe, variables)
@@ -118,13 +118,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cpu", nargs="?", choices=IMITATED)
     parser.add_argument("--build", default="build")
-    parser.add_argument("--probe", help="the program that says which instructions are in force (default: BUILD/common/isa_probe)")
+    parser.add_argument("--probe", help="the program that says which instructions are in force (default: BUILD/scripts/isa_probe)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
-    if arguments.probe is None and os.path.exists(f"{arguments.build}/common/isa_probe"):
-        arguments.probe = f"{arguments.build}/common/isa_probe"
+    if arguments.probe is None and os.path.exists(f"{arguments.build}/scripts/isa_probe"):
+        arguments.probe = f"{arguments.build}/scripts/isa_probe"
     if arguments.list:
         print("\n".join(name for name, _, _ in tests_of(arguments.build, arguments.long)))
         return 0

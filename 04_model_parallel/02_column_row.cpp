@@ -95,10 +95,12 @@ void compare_sums(Process& process, const std::string& what, const Tensor& part,
   auto other = for_exchange(process.world(), (difference != 0).sum().to(torch::kLong).reshape({1}));
   process.world().all_reduce(other);
   const int64_t differ = other.item<int64_t>(), all = dense.numel() * process.world_size();
-  if (!(share <= 1)) throw verify_error("column-parallel " + what, fmt::format("differs from dense by {:.1e}, {:.1f} times what rounding explains", largest, share));
-  if (process.is_root() && differ == 0) fmt::print("  column-parallel {}: on this CPU the bits agree with dense, all {}\n", what, all);
-  if (process.is_root() && differ > 0)
-    fmt::print("  column-parallel {}: on this CPU the bits differ in {} of {}, by {:.1e} at most: {:.2f} of the bound\n", what, differ, all, largest, share);
+  if (!(share <= 1))
+    throw verify_error("column-parallel " + what, fmt::format("differs from dense by {:.1e}, {:.1f} times what rounding explains",
+                                                              largest, share));
+  if (process.is_root())
+    fmt::print("  column-parallel {}: {} of {} elements differ from dense on this CPU, by {:.1e} at most ({:.2f} of the bound)\n",
+               what, differ, all, largest, share);
 }
 
 void step(const Mlp& mlp, const Tensor& x, const Tensor& target) {
